@@ -1,4 +1,4 @@
-"""What is written to a run directory is is read back, also after a crash, a resume or while it grows."""
+"""What is written to a run directory is read back, also after a crash, a resume or while it grows."""
 
 import json
 import math

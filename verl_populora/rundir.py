@@ -1,8 +1,8 @@
 """Write and read the run directory described in ``docs/run-directory.md``.
 
-The writer appends whole lines or replaces whole files, so that a reader never sees half an object except for a
-last line that was cut when the process died; the reader ignores that line and the writer removes it before it
-appends.
+The writer appends whole lines or replaces whole files, so that a reader never sees half an object except for
+a last line that was cut when the process died; the reader ignores that line and the writer removes it before
+it appends.
 """
 
 import json
@@ -48,8 +48,8 @@ class RunWriter:
 
     Args:
         path: the directory; created with its parents when missing. Opening an existing run removes lines that
-            were cut by a crash; on resume call `truncate_after` with the step of the checkpoint before anything
-            is written.
+            were cut by a crash; on resume call `truncate_after` with the step of the checkpoint before
+            anything is written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -58,7 +58,7 @@ class RunWriter:
         for name in STEP_FIELD:
             _drop_torn_line(self.path / name)
 
-    def config(self, config: Mapping[str, Any] | DictConfig) -> None:
+    def config(self, config: dict[str, Any] | DictConfig) -> None:
         """Write the configuration with every interpolation resolved."""
         _write_atomically(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(config), resolve=True))
 
@@ -177,7 +177,7 @@ class RunReader:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with numpy and torch values, paths and containers as JSON types; non-finite floats as None."""
+    """``value`` (numpy, torch, paths, containers) as JSON types; NaN and infinity as None."""
     if value is None or isinstance(value, bool | int | str):
         return str(value) if isinstance(value, str) else value
     if isinstance(value, float):
