@@ -98,9 +98,7 @@ def test_a_restored_tracker_goes_on_as_if_never_interrupted():
 
 def test_more_clusters_than_the_first_allocation_are_kept():
     tracker = CoverageTracker(threshold=1.0)
-    programs = [
-        "def f(x):\n    return " + " + ".join([call] * 1) for call in (f"x.m{i}()" for i in range(600))
-    ]
+    programs = [f"def f(x):\n    return x.m{index}()" for index in range(600)]
     assert sum(map(tracker.add, programs)) == 600
     assert tracker.cluster(programs[0]) == 0 and tracker.cluster(programs[599]) == 599
 
