@@ -112,7 +112,7 @@ class CoverageTracker:
         if state["threshold"] != self.threshold:
             raise ValueError(
                 f"coverage was measured with threshold {state['threshold']}, this tracker has "
-                f"{self.threshold}: counts would not be comparable; keep the threshold of the run that is resumed"
+                f"{self.threshold}: the counts would not be comparable; keep the threshold of the resumed run"
             )
         rows = [np.frombuffer(bytes.fromhex(row), dtype="<u2") for row in state["sketches"]]
         if any(len(row) != HASHES for row in rows):
