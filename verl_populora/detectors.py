@@ -1,8 +1,9 @@
 """Detectors of degenerate curricula: pure functions over the metrics of a run.
 
-Self-play fails quietly: rewards look fine while teachers have found tasks that teach nothing. Each detector reads the
-history of ``metrics.jsonl`` (see ``docs/metrics.md``), compares a recent window of steps with the first one, and
-yields a finding that says what was seen and what to try. A metric that a history does not hold is not judged.
+Self-play fails quietly: rewards look fine while teachers have found tasks that teach nothing. Each detector
+reads the history of ``metrics.jsonl`` (see ``docs/metrics.md``), looks at a recent window of steps, for some
+failures against the first window, and yields a finding that says what was seen and what to try. A metric that
+a history does not hold is not judged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +20,9 @@ COMPLEXITY_METRICS = ("ast_depth", "cyclomatic", "lines", "variables")
 class DetectorSettings:
     """Thresholds. The defaults are meant to stay silent in a healthy run rather than to fire first."""
 
-    window: int = 10  # steps that are averaged; nothing is judged before two windows have passed, if compared
+    window: int = 10  # steps that are averaged; two windows must have passed where they are compared
     easy_solve_rate: float = 0.8  # self-calibration: mean solve rate from which tasks count as easy
-    complexity_drop: float = 0.1  # self-calibration: relative fall of complexity against the first window
+    drop: float = 0.1  # self-calibration: relative fall of complexity and of variety since the first window
     min_distinct_rate: float = 0.3  # copies: share of valid programs with a structure of their own
     max_duplicate_rate: float = 0.5  # copies: share of proposals rejected as duplicates
     min_valid_rate: float = 0.1  # a teacher below this share of valid proposals teaches nothing
@@ -55,19 +56,20 @@ def warning_metrics(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def self_calibration(history: History, settings: DetectorSettings) -> Finding | None:
-    """Solve rate high while complexity and structural variety fall: tasks are fitted to what is solved already."""
+    """Solve rate high while complexity and variety fall: tasks are fitted to what is solved already."""
     solve_rate = _recent(history, "tasks/solve_rate", settings.window)
     variety = _first_and_recent(history, "coverage/distinct_rate", settings.window)
     complexity = complexity_change(history, settings.window)
     if solve_rate is None or variety is None or complexity is None:
         return None
     first, recent = variety
-    if solve_rate < settings.easy_solve_rate or complexity > -settings.complexity_drop or recent >= first:
+    falling = complexity <= -settings.drop and recent <= (1 - settings.drop) * first
+    if solve_rate < settings.easy_solve_rate or not falling:
         return None
     return Finding(
         "self_calibration",
-        f"{solve_rate:.0%} of attempts succeed while program complexity fell by {-complexity:.0%} and the share of "
-        f"distinct structures from {first:.2f} to {recent:.2f}: teachers write what is solved already.",
+        f"{solve_rate:.0%} of attempts succeed while program complexity fell by {-complexity:.0%} and the share "
+        f"of distinct structures from {first:.2f} to {recent:.2f}: teachers write what is solved already.",
         "Use separate teachers and students (population=1t1s or larger), reward no task that all attempts solve, "
         "and put references from the buffer into the teachers' prompts.",
     )
@@ -86,8 +88,8 @@ def copies(history: History, settings: DetectorSettings) -> Finding | None:
     return Finding(
         "copies",
         seen[0].upper() + seen[1:],
-        "Count duplicates as invalid (population.duplicate_task_reward), raise the teachers' entropy bonus or lower "
-        "their learning rate, and show more and other references in their prompts.",
+        "Count duplicates as invalid (population.duplicate_task_reward), raise the teachers' entropy bonus or "
+        "lower their learning rate, and show more and other references in their prompts.",
     )
 
 
@@ -100,8 +102,8 @@ def invalid_tasks(history: History, settings: DetectorSettings) -> Finding | Non
     return Finding(
         "invalid_tasks",
         f"{_listed(lost, '.0%')} of proposals valid.",
-        "Read the invalid/<reason> counts: a format reason asks for a lower learning rate or a return to an earlier "
-        "checkpoint, a timeout or memory reason for lower limits in the prompt.",
+        "Read the invalid/<reason> counts: a format reason asks for a lower learning rate or a return to an "
+        "earlier checkpoint, a timeout or memory reason for lower limits in the prompt.",
     )
 
 
@@ -177,16 +179,13 @@ def _values(history: History, metric: str) -> list[float]:
 
 
 def _seats(history: History, prefix: str, suffix: str) -> list[str]:
-    names = sorted(
-        {name for row in history for name in row if name.startswith(prefix) and name.endswith(suffix)}
-    )
-    return [name[len(prefix) : -len(suffix)] for name in names]
+    names = {name for row in history for name in row if name.startswith(prefix) and name.endswith(suffix)}
+    return sorted(name[len(prefix) : -len(suffix)] for name in names)
 
 
 def _by_seat(history: History, prefix: str, suffix: str, window: int) -> dict[str, float]:
-    recent = {
-        seat: _recent(history, f"{prefix}{seat}{suffix}", window) for seat in _seats(history, prefix, suffix)
-    }
+    seats = _seats(history, prefix, suffix)
+    recent = {seat: _recent(history, f"{prefix}{seat}{suffix}", window) for seat in seats}
     return {seat: value for seat, value in recent.items() if value is not None}
 
 
