@@ -68,9 +68,10 @@ def self_calibration(history: History, settings: DetectorSettings) -> Finding | 
         return None
     return Finding(
         "self_calibration",
-        f"{solve_rate:.0%} of attempts succeed while program complexity fell by {-complexity:.0%} and the share "
-        f"of distinct structures from {first:.2f} to {recent:.2f}: teachers write what is solved already.",
-        "Use separate teachers and students (population=1t1s or larger), reward no task that all attempts solve, "
+        f"{solve_rate:.0%} of attempts succeed while program complexity fell by {-complexity:.0%} and the "
+        f"share of distinct structures from {first:.2f} to {recent:.2f}: teachers write "
+        "what is solved already.",
+        "Use separate teachers and students (population=1t1s or larger), reward no task that is always solved, "
         "and put references from the buffer into the teachers' prompts.",
     )
 
@@ -88,8 +89,8 @@ def copies(history: History, settings: DetectorSettings) -> Finding | None:
     return Finding(
         "copies",
         seen[0].upper() + seen[1:],
-        "Count duplicates as invalid (population.duplicate_task_reward), raise the teachers' entropy bonus or "
-        "lower their learning rate, and show more and other references in their prompts.",
+        "Count duplicates as invalid (population.duplicate_task_reward), raise the teachers' entropy bonus "
+        "or lower their learning rate, and show more and other references in their prompts.",
     )
 
 
@@ -102,8 +103,8 @@ def invalid_tasks(history: History, settings: DetectorSettings) -> Finding | Non
     return Finding(
         "invalid_tasks",
         f"{_listed(lost, '.0%')} of proposals valid.",
-        "Read the invalid/<reason> counts: a format reason asks for a lower learning rate or a return to an "
-        "earlier checkpoint, a timeout or memory reason for lower limits in the prompt.",
+        "Read the invalid/<reason> counts: a format reason asks for a lower learning rate or a return to "
+        "an earlier checkpoint, a timeout or memory reason for lower limits in the prompt.",
     )
 
 
@@ -138,7 +139,7 @@ def length_explosion(history: History, settings: DetectorSettings) -> Finding | 
 
 
 def complexity_change(history: History, window: int) -> float | None:
-    """Relative change of program complexity from the first to the last window, mean over the four measures."""
+    """Relative change of complexity from the first to the last window, mean over the four measures."""
     pairs = (_first_and_recent(history, f"complexity/{name}", window) for name in COMPLEXITY_METRICS)
     changes = [recent / first - 1 for first, recent in filter(None, pairs) if first > 0]
     return fmean(changes) if changes else None
