@@ -71,7 +71,7 @@ def self_calibration(history: History, settings: DetectorSettings) -> Finding | 
         f"{solve_rate:.0%} of attempts succeed while program complexity fell by {-complexity:.0%} and the "
         f"share of distinct structures from {first:.2f} to {recent:.2f}: teachers write "
         "what is solved already.",
-        "Use separate teachers and students (population=1t1s or larger), reward no task that is always solved, "
+        "Use separate roles (population=1t1s or larger), reward no task that is always solved, "
         "and put references from the buffer into the teachers' prompts.",
     )
 
