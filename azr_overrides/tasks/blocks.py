@@ -34,7 +34,7 @@ def labelled_blocks(text: str, label: str) -> list[str]:
 
 
 def commented_value(text: str, label: str) -> str | None:
-    """The text after the last ``# Label:``, up to the next fence on a line of its own or the end of ``text``."""
+    """The text after the last ``# Label:``, up to the next fence that starts a line, else to the end."""
     found = re.findall(rf"#[ \t]*{label}:[ \t]*(.*?)(?=\n```|\Z)", text, _FLAGS)
     return found[-1] if found else None
 
@@ -70,7 +70,7 @@ def box_content(box: str) -> str:
 
 
 def closing_bracket(text: str, start: int) -> int | None:
-    """Index of the bracket that closes ``text[start]``, counting only brackets of its own kind; None if open."""
+    """Index of the bracket that closes ``text[start]`` (only its own kind counts), None if it stays open."""
     opening = text[start]
     closing = {"(": ")", "{": "}", "[": "]"}[opening]
     depth = 0

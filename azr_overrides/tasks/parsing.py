@@ -47,7 +47,7 @@ class ParseOptions:
 
     @classmethod
     def from_config(cls, config) -> "ParseOptions":
-        """From the composed configuration: ``reward_fn``, ``azr.reward`` and ``azr.data_selection_strategy``."""
+        """From the composed configuration: ``reward_fn.*`` and ``azr.*``."""
         proposals = config.azr.reward.generation_reward_config
         return cls(
             extraction_type=config.reward_fn.extraction_type,

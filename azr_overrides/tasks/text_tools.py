@@ -72,22 +72,22 @@ def collect_imports(program: str) -> tuple[str, ...]:
 
 
 def contains_test_code(program: str) -> bool:
-    """True if the program seems to hold its own test: test comments, inputs, expected values, asserts, calls."""
+    """True if the program seems to hold its own test: comments, inputs, expected values, asserts, calls."""
     return any(pattern.search(program) for pattern in _TEST_CODE)
 
 
 def remove_comments(program: str) -> str:
-    """Drop comments and leading docstrings. A text that does not parse is returned unchanged."""
+    """Drop comments and leading docstrings. A text that does not parse is unchanged."""
     return _rewritten(program, _drop_docstrings)
 
 
 def keep_definitions(program: str) -> str:
-    """Keep only top-level imports, functions and classes. A text that does not parse is returned unchanged."""
+    """Keep only top-level imports, functions and classes. A text that does not parse is unchanged."""
     return _rewritten(program, _keep_definitions)
 
 
 def remove_prints(program: str) -> str:
-    """Drop ``print`` statements; inside expressions the call becomes ``None``. Unparsable text is unchanged."""
+    """Drop ``print`` statements; in expressions the call becomes ``None``. Unparsable text is unchanged."""
     return _rewritten(program, _drop_prints)
 
 
