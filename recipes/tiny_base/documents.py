@@ -13,7 +13,7 @@ from random import Random
 
 from recipes.tiny_base.generator import Program, statement_count, write_program
 from recipes.tiny_base.language import Value, argument_list, near_value, random_value, type_of
-from recipes.tiny_base.sampling import Example, Sampled, is_held_out, run_example, sample
+from recipes.tiny_base.sampling import Example, is_held_out, run_example, sample, sample_informative
 from recipes.tiny_base.tracer import binding
 
 PROPOSAL_STATEMENTS = (2.0, 2.2, 2.0, 1.6, 1.1, 0.7, 0.4, 0.25)
@@ -30,7 +30,6 @@ GUESS_MAX_LINES = 9  # of a trace in a document that may hold two of them
 WRONG_GUESSES = (0.45, 0.33, 0.22)  # shares of documents with 0, 1 and 2 wrong guesses before the right one
 MAX_GUESSED_LINES = 12  # of all the traces in one document with wrong guesses
 REFERENCE_SHARE = 0.4  # of the proposals, with an earlier task in the prompt
-UNINFORMATIVE_KEPT = 0.15
 
 START = "<|im_start|>user\n"
 THINK = "<|im_end|>\n<|im_start|>assistant\n<think>\n"
@@ -223,7 +222,7 @@ def _output(rng: Random, level: float) -> list[Piece]:
 
 
 def _input(rng: Random, level: float) -> list[Piece]:
-    task = _informative(rng, _curriculum(SOLVING_STATEMENTS, level))
+    task = sample_informative(rng, _curriculum(SOLVING_STATEMENTS, level), max_lines=GUESS_MAX_LINES)
     names, example = task.program.parameters, task.examples[0]
     target = example.output
     pieces = [Piece(prompt(input_question(task.program.source, repr(target))), PROMPT_WEIGHT)]
@@ -280,16 +279,6 @@ def _wrong_guesses(rng: Random, example: Example) -> int:
     """How many wrong guesses to try before the right one: none when the traces would grow too long."""
     count = rng.choices(range(len(WRONG_GUESSES)), WRONG_GUESSES)[0]
     return count if (1 + count) * len(example.lines) <= MAX_GUESSED_LINES else 0
-
-
-def _informative(rng: Random, weights: Sequence[float]) -> Sampled:
-    """A task for code_i whose output is not also that of most other inputs."""
-    while True:
-        task = sample(rng, weights, 4, max_lines=GUESS_MAX_LINES)
-        target = repr(task.examples[0].output)
-        others = sum(repr(call.output) == target for call in task.examples[1:])
-        if others < 2 or rng.random() < UNINFORMATIVE_KEPT:
-            return task
 
 
 def _wrong_input(rng: Random, program: Program, example: Example, tries: int = 5) -> Example | None:

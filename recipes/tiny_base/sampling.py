@@ -12,6 +12,8 @@ from recipes.tiny_base.tracer import TraceLimit, trace
 HELD_OUT_ONE_IN = 10
 CONSTANT_KEPT = 0.1
 """Share of programs kept although three random inputs give one output: nothing is to be learned from them."""
+UNINFORMATIVE_KEPT = 0.15
+"""Share of tasks for code_i kept although most inputs give the asked output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,17 @@ def sample(
         if len({repr(call.output) for call in calls}) == 1 and rng.random() >= CONSTANT_KEPT:
             continue
         return Sampled(program, calls[:examples])
+
+
+def sample_informative(
+    rng: Random, statement_weights: Sequence[float], max_lines: int, held_out: bool = False
+) -> Sampled:
+    """Like `sample`, with four examples; mostly, at most one of the others has the first one's output."""
+    while True:
+        sampled = sample(rng, statement_weights, 4, max_lines=max_lines, held_out=held_out)
+        target, *others = (repr(call.output) for call in sampled.examples)
+        if others.count(target) < 2 or rng.random() < UNINFORMATIVE_KEPT:
+            return sampled
 
 
 def _distinct_calls(rng: Random, program: Program, count: int, max_lines: int) -> tuple[Example, ...] | None:

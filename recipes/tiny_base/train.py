@@ -3,8 +3,9 @@
     python -m recipes.tiny_base.train OUT --steps 6000
 
 The data, the learning rates and the curriculum are functions of the seed and the step, so that a stopped run
-continues from its last state file with the same command. OUT receives the model in bfloat16 and its
-tokenizer; the folder ``training`` beside it holds the state and the log.
+continues from its last state file with the same command. Until the rates begin to fall the number of steps has
+no influence: a run may be stopped there and continued with another number. OUT receives the model in
+bfloat16 and its tokenizer; the folder ``training`` beside it holds the state and the log.
 """
 
 import argparse
@@ -41,18 +42,18 @@ class TrainingConfig:
     adam_rate: float = 3e-3  # embeddings, norms and biases
     muon_rate: float = 0.02  # weight matrices
     warmup_steps: int = 40
-    decay_share: float = 0.45  # last share of the steps, with linearly falling rates
+    decay_steps: int = 1200  # last steps, with linearly falling rates
     first_level: float = 0.15
-    ramp_share: float = 0.15  # first share of the steps, in which the curriculum grows to the full mix
+    ramp_steps: int = 900  # first steps, in which the curriculum grows to the full mix
     threads: int = 2
 
     def rate_scale(self, step: int) -> float:
         """Factor of the learning rates at a step."""
-        return min(1.0, (step + 1) / self.warmup_steps, (self.steps - step) / (self.decay_share * self.steps))
+        return min(1.0, (step + 1) / self.warmup_steps, (self.steps - step) / self.decay_steps)
 
     def level(self, step: int) -> float:
         """Stage of the curriculum at a step, in [0, 1]."""
-        return min(1.0, self.first_level + (1 - self.first_level) * step / (self.ramp_share * self.steps))
+        return min(1.0, self.first_level + (1 - self.first_level) * step / self.ramp_steps)
 
 
 def new_model(config: TrainingConfig, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
