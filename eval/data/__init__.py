@@ -1,0 +1,1 @@
+"""Benchmark data: where it comes from, how it is checked, how it becomes problems."""
