@@ -1,0 +1,264 @@
+"""The sandbox as the trainer sees it: an asynchronous queue of programs before a few template processes."""
+
+import asyncio
+import json
+import logging
+from collections import Counter, deque
+from itertools import count
+from time import monotonic
+
+from azr_overrides.sandbox import probe
+from azr_overrides.sandbox.metrics import Statistics
+from azr_overrides.sandbox.template import protocol
+from azr_overrides.sandbox.template.zygote import MAX_EXTENSIONS
+from azr_overrides.sandbox.types import (
+    IsolationLevel,
+    IsolationReport,
+    RunRequest,
+    RunResult,
+    SandboxConfig,
+    Status,
+)
+from azr_overrides.sandbox.worker import Job, TemplateFailed, Worker
+
+logger = logging.getLogger(__name__)
+
+MAX_CONSECUTIVE_LOSSES = 6  # templates that end without having finished one program
+_HUNG_AFTER_S = 30.0  # beyond every limit that the template itself enforces
+
+
+class SandboxError(RuntimeError):
+    """The sandbox can't be used; the text says why and what to do."""
+
+
+class IsolationTooWeak(SandboxError):
+    """The isolation measured at start is below ``min_isolation``."""
+
+
+class Sandbox:
+    """Runs model-written programs, many at once, each in its own disposable confined process.
+
+    Belongs to the event loop in which it was started. Use ``async with``, or ``start`` and ``close``.
+
+        async with Sandbox(SandboxConfig()) as sandbox:
+            (result,) = await sandbox.run(RunRequest("def f(x): return x + 1", ("41",)))
+    """
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self._config = config
+        self._workers: list[Worker] = []
+        self._queue: deque[Job] = deque()
+        self._numbers = count(1)
+        self._statistics = Statistics()
+        self._report: IsolationReport | None = None
+        self._failure: str | None = None
+        self._losses = 0
+        self._open = False
+        self._tasks: set[asyncio.Task] = set()
+
+    @property
+    def config(self) -> SandboxConfig:
+        return self._config
+
+    @property
+    def isolation(self) -> IsolationReport:
+        """What was measured at start. Raises SandboxError before that."""
+        if self._report is None:
+            raise SandboxError("the sandbox has not been started, so its isolation is unknown")
+        return self._report
+
+    async def __aenter__(self) -> "Sandbox":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the templates, then measure the isolation.
+
+        Raises IsolationTooWeak if it is below ``config.min_isolation``, SandboxError if no template can be
+        started.
+        """
+        if self._open:
+            raise SandboxError("the sandbox has been started already")
+        self._open = True
+        capacity = -(-self._config.slots // self._config.workers)
+        self._workers = [
+            Worker(index, self._config, capacity, self._job_done, self._worker_lost)
+            for index in range(self._config.workers)
+        ]
+        try:
+            await asyncio.gather(*(worker.start() for worker in self._workers))
+            self._spawn(self._watch())
+            self._report = await probe.measure(self.run, self._workers[0].layers)
+        except TemplateFailed as error:
+            await self.close()
+            raise SandboxError(f"a sandbox template process could not start: {error}") from error
+        except BaseException:
+            await self.close()
+            raise
+        logger.info("%s", self._report.summary())
+        if self._report.level < IsolationLevel(self._config.min_isolation):
+            await self.close()
+            raise IsolationTooWeak(_too_weak(self._report, self._config.min_isolation))
+        self._statistics = Statistics()
+
+    async def run(self, request: RunRequest) -> tuple[RunResult, ...]:
+        """Run one program on its inputs, in one child; one result an input, in order.
+
+        Never raises for what a program does. Raises SandboxError if the sandbox is not open or keeps failing.
+        Cancelling the call kills the child.
+        """
+        if not self._open:
+            raise SandboxError("the sandbox is not open")
+        if self._failure:
+            raise SandboxError(self._failure)
+        if not request.inputs:
+            return ()
+        body = {
+            "program": request.program,
+            "function": request.function,
+            "inputs": request.inputs,
+            "max_chars": self._config.max_output_bytes,
+        }
+        text = json.dumps(body).encode()
+        job = Job(
+            next(self._numbers),
+            request,
+            protocol.REQUEST_LENGTH.pack(len(text)) + text,
+            asyncio.get_running_loop().create_future(),
+            self._new_parser(request),
+        )
+        self._queue.append(job)
+        self._dispatch()
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            for worker in self._workers:
+                if worker.jobs.get(job.number) is job:
+                    worker.kill(job)
+            raise
+
+    def metrics(self, reset: bool = False) -> dict[str, float]:
+        """Statistics since the start or the last reset: ``programs``, ``programs_per_s``, ``p50_ms`` and
+        ``p99_ms`` of a child's life, ``retries``, ``respawns``, and the number of calls by status.
+        """
+        values = self._statistics.as_dict()
+        if reset:
+            self._statistics = Statistics()
+        return values
+
+    async def close(self) -> None:
+        """End every process. Unfinished programs get the status CANCELLED. Can be called twice."""
+        self._open = False
+        unfinished = [*self._queue, *(job for worker in self._workers for job in worker.jobs.values())]
+        self._queue.clear()
+        for job in unfinished:
+            self._resolve(job, job.results(Status.CANCELLED), 0.0)
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(worker.close() for worker in self._workers))
+        self._workers = []
+
+    def _new_parser(self, request: RunRequest) -> protocol.FrameParser:
+        return protocol.FrameParser(
+            len(request.inputs), 4 * self._config.max_output_bytes
+        )  # characters in UTF-8
+
+    def _dispatch(self) -> None:
+        """Give queued jobs to free children, oldest first; one that asks for a busy interpreter lets others
+        pass.
+        """
+        free = sum(worker.free for worker in self._workers)
+        running = sum(len(worker.jobs) for worker in self._workers)
+        free = min(free, self._config.slots - running)
+        waiting: list[Job] = []
+        while free > 0 and self._queue:
+            job = self._queue.popleft()
+            if job.future.done():
+                continue
+            group = job.request.interpreter
+            candidates = [w for w in self._workers if w.free and (group is None or w.index % 2 == group % 2)]
+            if not candidates:
+                waiting.append(job)
+                continue
+            max(candidates, key=lambda worker: worker.free).launch(job)
+            free -= 1
+        self._queue.extendleft(reversed(waiting))
+
+    def _job_done(
+        self, worker: Worker, job: Job, missing: Status, cpu_s: float, wall_s: float, rss_kb: int
+    ) -> None:
+        if missing is not Status.WORKER_LOST:
+            self._losses = 0
+        if missing is Status.WORKER_LOST and not job.parser.complete and not job.forged and job.retries == 0:
+            job.retries += 1
+            job.parser = self._new_parser(job.request)
+            self._statistics.retries += 1
+            if self._open:
+                self._queue.appendleft(job)
+        else:
+            self._resolve(job, job.results(missing, cpu_s, wall_s, rss_kb), wall_s)
+        self._dispatch()
+
+    def _resolve(self, job: Job, results: tuple[RunResult, ...], wall_s: float) -> None:
+        if not job.future.done():
+            self._statistics.record(Counter(result.status for result in results), wall_s)
+            job.future.set_result(results)
+
+    def _worker_lost(self, worker: Worker) -> None:
+        self._losses += 1
+        if self._open:
+            self._spawn(self._replace(worker))
+
+    async def _replace(self, lost: Worker) -> None:
+        await lost.close()
+        fresh = Worker(lost.index, self._config, lost.capacity, self._job_done, self._worker_lost)
+        self._workers[self._workers.index(lost)] = fresh
+        try:
+            if self._losses >= MAX_CONSECUTIVE_LOSSES:
+                raise TemplateFailed(f"{self._losses} of them ended in a row without finishing a program")
+            await fresh.start()
+        except TemplateFailed as error:
+            self._fail(f"sandbox templates keep failing: {error}; look at the host's memory and at stderr")
+            return
+        self._statistics.respawns += 1
+        self._dispatch()
+
+    def _fail(self, reason: str) -> None:
+        logger.error("%s", reason)
+        self._failure = reason
+        while self._queue:
+            job = self._queue.popleft()
+            if not job.future.done():
+                job.future.set_exception(SandboxError(reason))
+
+    async def _watch(self) -> None:
+        """Kill a template that does not enforce its own limits, for example because it was stopped."""
+        while True:
+            await asyncio.sleep(1.0)
+            now = monotonic()
+            for worker in self._workers:
+                for job in worker.jobs.values():
+                    wall = job.request.wall_s or self._config.wall_s
+                    if now - job.started > wall * (1 + MAX_EXTENSIONS) + _HUNG_AFTER_S:
+                        logger.warning("sandbox template %d is hung; replacing it", worker.index)
+                        worker.destroy()
+                        break
+
+    def _spawn(self, coroutine) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _too_weak(report: IsolationReport, wanted: str) -> str:
+    return (
+        f"{report.summary()}; azr.sandbox.min_isolation asks for {wanted}, so model-written programs would not "
+        "be held. Use a kernel with seccomp (and, for level full, landlock: 5.13 or later with lsm=landlock), "
+        "install libseccomp, allow both in the container's profile, or accept the risk by setting "
+        f"azr.sandbox.min_isolation={report.level.value}."
+    )
