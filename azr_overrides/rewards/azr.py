@@ -181,7 +181,7 @@ class AzrProposerReward:
         return ProposerScore(reward, term, intrinsics)
 
     def _intrinsics(self, task: Task, references: Sequence[Task]) -> dict[str, float]:
-        """The enabled intrinsic rewards; a code_f proposer did not write the program, so only values count."""
+        """The enabled intrinsic rewards; code_f proposers write no program, so only values count."""
         options = self.options
         if task.kind is TaskKind.CODE_F:
             # AZR takes `hierarchical` of all diversity rewards from the same key.
