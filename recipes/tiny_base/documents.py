@@ -9,12 +9,15 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from random import Random
 
 from recipes.tiny_base.generator import Program, statement_count, write_program
 from recipes.tiny_base.language import Value, argument_list, near_value, random_value, type_of
 from recipes.tiny_base.sampling import Example, is_held_out, run_example, sample, sample_informative
 from recipes.tiny_base.tracer import binding
+
+PROMPTS_FILE = Path(__file__).parent / "prompts.yaml"
 
 PROPOSAL_STATEMENTS = (2.0, 2.2, 2.0, 1.6, 1.1, 0.7, 0.4, 0.25)
 """Weights of 0, 1, ... statements before the return in proposed programs."""

@@ -1,7 +1,7 @@
 """Seed files in AZR's JSONL schema, so that a run on the tiny base starts with references in its buffers.
 
-``python -m recipes.tiny_base.seeds`` writes ``seeds/seed_io.jsonl`` (programs with one input, for code_o and code_i)
-and ``seeds/code_f_seed_io.jsonl`` (programs with several inputs and a message). No program is a held-out one.
+``python -m recipes.tiny_base.seeds`` writes ``seeds/seed_io.jsonl`` (programs with one input, for code_o and
+code_i) and ``seeds/code_f_seed_io.jsonl`` (programs with several inputs and a message). None is held out.
 """
 
 import json

@@ -3,8 +3,8 @@
     python -m recipes.tiny_base.train OUT --steps 6000
 
 The data, the learning rates and the curriculum are functions of the seed and the step, so that a stopped run
-continues from its last state file with the same command. Until the rates begin to fall the number of steps has
-no influence: a run may be stopped there and continued with another number. OUT receives the model in
+continues from its last state file with the same command. Until the rates begin to fall, the number of steps
+is without influence: a run may be stopped there and continued with another number. OUT receives the model in
 bfloat16 and its tokenizer; the folder ``training`` beside it holds the state and the log.
 """
 
@@ -46,6 +46,7 @@ class TrainingConfig:
     first_level: float = 0.15
     ramp_steps: int = 900  # first steps, in which the curriculum grows to the full mix
     threads: int = 2
+    compile: bool = True
 
     def rate_scale(self, step: int) -> float:
         """Factor of the learning rates at a step."""
@@ -169,7 +170,7 @@ def train(config: TrainingConfig, out: Path, save_every: int) -> None:
     folder = out.parent / "training"
     folder.mkdir(parents=True, exist_ok=True)
     progress = load_state(folder / "state.pt", model, optimizers)
-    losses = torch.compile(token_losses)
+    losses = torch.compile(token_losses) if config.compile else token_losses
     stream = DataStream(config, tokenizer)
     try:
         while progress.step < config.steps:
