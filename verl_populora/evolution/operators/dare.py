@@ -1,0 +1,70 @@
+"""X1: crossover by random dropping and rescaling (DARE, Yu et al. 2024)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from verl_populora.adapters.weights import LoraFactors
+from verl_populora.evolution.operators.base import Operator
+from verl_populora.evolution.operators.combination import combine_factors
+from verl_populora.evolution.recompression import FactorSpec, recompress
+
+# Masks are drawn as 16-bit integers, four from each 64 random bits.
+_LEVELS = 1 << 16
+
+
+@dataclass(frozen=True)
+class DareCrossover(Operator):
+    """X1: entries of every factor are dropped with probability ``drop`` and the rest rescaled by 1/(1 - drop); then
+    ``dW = weight dW_1 + (1 - weight) dW_2`` is recompressed to the child's rank.
+
+    The masks of A and B are independent, so E[B' A'] = B A: each parent's sparsified update is unbiased, and so is
+    their combination before the truncation from rank 2r to r. Entries of dW itself are not dropped: that would leave
+    the low-rank world. ``drop`` is rounded to a multiple of 2^-16 and the rescaling uses the rounded value.
+    ``factorwise`` adds A and B separately instead of recompressing, see ``combine_factors``.
+    """
+
+    name: ClassVar[str] = "dare"
+    arity: ClassVar[int] = 2
+
+    drop: float = 0.7
+    weight: float = 0.5
+    factorwise: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.drop < 1 or round((1 - self.drop) * _LEVELS) == 0:
+            raise ValueError(f"drop probability must be in [0, 1), not {self.drop}")
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"weight of the fitter parent must be in [0, 1], not {self.weight}")
+
+    def vary(
+        self,
+        name: str,
+        parents: tuple[LoraFactors, ...],
+        spec: FactorSpec,
+        generator: torch.Generator,
+        shared: Any,
+    ) -> LoraFactors:
+        sparse = [sparsified(parent, self.drop, generator) for parent in parents]
+        combine = combine_factors if self.factorwise else recompress
+        return combine([(self.weight, sparse[0]), (1.0 - self.weight, sparse[1])], spec)
+
+
+def sparsified(update: LoraFactors, drop: float, generator: torch.Generator) -> LoraFactors:
+    """Both factors with entries dropped by independent masks and rescaled, in float32 at least."""
+    return LoraFactors(
+        _dropped(update.a, drop, generator), _dropped(update.b, drop, generator), update.scaling
+    )
+
+
+def _dropped(tensor: Tensor, drop: float, generator: torch.Generator) -> Tensor:
+    kept_levels = round((1 - drop) * _LEVELS)
+    count = tensor.numel()
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    # Signed 16-bit integers are uniform over [-2^15, 2^15).
+    keep = bits.view(torch.int16)[:count].view(tensor.shape) < kept_levels - _LEVELS // 2
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    return torch.where(keep, tensor.to(dtype) * (_LEVELS / kept_levels), 0.0)

@@ -1,0 +1,54 @@
+"""M1: mutation of the singular value decomposition."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from verl_populora.adapters.weights import LoraFactors
+from verl_populora.evolution.lowrank import svd
+from verl_populora.evolution.operators.base import Operator
+from verl_populora.evolution.recompression import FactorSpec, Part, to_factors
+
+
+@dataclass(frozen=True)
+class SpectralMutation(Operator):
+    """M1: ``dW = U S V^T`` becomes ``(U R_u) (S exp(epsilon z)) (V R_v)^T`` with z standard normal.
+
+    ``R_u`` and ``R_v`` are exactly orthogonal: the Cayley transform of ``epsilon K`` with K skew-symmetric and entries
+    of variance 1/r, equal to ``I + epsilon K`` to first order. Every singular vector turns by about ``epsilon`` radians
+    within the span of the others, and the child's singular values are ``S exp(epsilon z)`` without further error.
+    """
+
+    name: ClassVar[str] = "spectral"
+    arity: ClassVar[int] = 1
+
+    epsilon: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epsilon < 0:
+            raise ValueError(f"epsilon must not be negative, got {self.epsilon}")
+
+    def vary(
+        self,
+        name: str,
+        parents: tuple[LoraFactors, ...],
+        spec: FactorSpec,
+        generator: torch.Generator,
+        shared: Any,
+    ) -> LoraFactors:
+        parent = svd(parents[0]).truncate(spec.rank)
+        noise = torch.randn(parent.size, generator=generator, dtype=torch.float64)
+        values = parent.values * torch.exp(self.epsilon * noise)
+        left = self._rotation(parent.size, generator)
+        right = self._rotation(parent.size, generator)
+        return to_factors([Part(parent, left * values, right)], spec)
+
+    def _rotation(self, size: int, generator: torch.Generator) -> Tensor:
+        """An orthogonal (size, size) matrix near the identity."""
+        gaussian = torch.randn(size, size, generator=generator, dtype=torch.float64)
+        half = (self.epsilon / 2) * (gaussian - gaussian.T) / (2 * size) ** 0.5
+        identity = torch.eye(size, dtype=torch.float64)
+        return torch.linalg.solve(identity - half, identity + half)
