@@ -257,8 +257,8 @@ class Sandbox:
 
 def _too_weak(report: IsolationReport, wanted: str) -> str:
     return (
-        f"{report.summary()}; azr.sandbox.min_isolation asks for {wanted}, so model-written programs would not "
-        "be held. Use a kernel with seccomp (and, for level full, landlock: 5.13 or later with lsm=landlock), "
-        "install libseccomp, allow both in the container's profile, or accept the risk by setting "
-        f"azr.sandbox.min_isolation={report.level.value}."
+        f"{report.summary()}; azr.sandbox.min_isolation asks for {wanted}, so model-written programs "
+        "would not be held. Use a kernel with seccomp (and, for level full, landlock: Linux 5.13 or later "
+        "with lsm=landlock), install libseccomp, allow both in the container's profile, or accept the risk "
+        f"by setting azr.sandbox.min_isolation={report.level.value}."
     )

@@ -192,7 +192,7 @@ class Worker:
         await self._reap()
 
     async def _reap(self) -> int:
-        """Wait for the template to end, which it does when the control socket closes; kill it if it does not."""
+        """Wait for the template to end, which it does once the control socket is closed; kill it if not."""
         process = self._process
         if process is None:
             return 0

@@ -14,6 +14,8 @@ import builtins
 __builtins__ = dict(vars(builtins))
 
 MAX_DEPTH = 100
+
+type_name = type.__dict__["__name__"].__get__  # of a class that may lie about itself
 MAX_INT_BITS = 14_280  # 4,299 digits or fewer; Python itself refuses to print or read more than 4,300
 
 
@@ -47,7 +49,7 @@ class _Encoder:
             self._spend(len(text))
             return text
         if kind not in _CONTAINERS:
-            raise NotAValue("not a plain built-in value")
+            raise NotAValue(f"{type_name(kind)[:60]} is not a plain built-in type")
         if depth == 0:
             raise NotAValue(f"nested deeper than {MAX_DEPTH} levels")
         self._spend(2 + 2 * max(0, len(value) - 1))  # type: ignore[arg-type]

@@ -13,13 +13,11 @@ import types
 
 from . import protocol
 from .arguments import BadInput, evaluate_arguments
-from .canonical import NotAValue, ValueTooLong, canonical
+from .canonical import NotAValue, ValueTooLong, canonical, type_name
 
 __builtins__ = dict(vars(builtins))
 
 Answer = tuple[int, str]  # frame tag and text
-
-_type_name = type.__dict__["__name__"].__get__
 
 
 def serve(connection: int) -> None:
@@ -78,7 +76,7 @@ def _describe(error: BaseException) -> Answer:
     """The answer for an exception: its class name and first line. The class and its text may be hostile."""
     if isinstance(error, MemoryError):
         return protocol.MEMORY, "MemoryError"
-    name = _type_name(type(error))
+    name = type_name(type(error))
     try:
         message = str(error)
         lines = message.splitlines() if type(message) is str else []
