@@ -14,6 +14,7 @@ import jinja2
 import yaml
 
 from azr_overrides.tasks.types import Task, TaskKind
+from azr_overrides.tasks.verification import hidden_split
 
 TEMPLATE_FOLDER = Path(__file__).parent / "prompt_templates"
 CHAT_STYLES = ("raw", "template")
@@ -32,9 +33,9 @@ class Pair(NamedTuple):
 
 
 def visible_pairs(task: Task) -> list[Pair]:
-    """The first half of a code_f task's pairs (rounded down): what the solver sees."""
+    """The pairs of a code_f task that its solver sees."""
     pairs = [Pair(*pair) for pair in zip(task.inputs, task.outputs, strict=True)]
-    return pairs[: len(pairs) // 2]
+    return pairs[: hidden_split(len(pairs))]
 
 
 class PromptSet(ABC):

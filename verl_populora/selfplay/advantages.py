@@ -97,8 +97,10 @@ def _checked(
 ) -> tuple[np.ndarray, np.ndarray]:
     scores, lengths = np.asarray(scores, dtype=np.float64), np.asarray(lengths, dtype=np.float64)
     if scores.ndim != 1 or any(len(other) != len(scores) for other in (lengths, *labels)):
-        sizes = ", ".join(str(np.shape(other)) for other in (scores, lengths, *labels))
-        raise ValueError(f"scores, lengths and labels need one entry for each sample; shapes are {sizes}")
+        sizes = ", ".join(str(len(other)) for other in (lengths, *labels))
+        raise ValueError(
+            f"scores have shape {scores.shape}, lengths and labels {sizes} entries: one a sample"
+        )
     if not np.isfinite(scores).all():
         raise ValueError(
             f"rewards are not finite in rows {np.flatnonzero(~np.isfinite(scores))[:10].tolist()}"
