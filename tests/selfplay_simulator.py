@@ -1,7 +1,7 @@
 """Self-play between synthetic players, written as a run directory: for tests of what reads one.
 
-Players are numbers (a student's skill, the difficulty a teacher aims at); everything else is real: matchmaking
-and ratings, programs with measured complexity and coverage, the writer of the run directory. The same seed gives
+Players are numbers (a student's skill, the difficulty a teacher aims at); all else is real: matchmaking and
+ratings, programs with measured complexity and coverage, the writer of the run directory. The same seed gives
 the same files, byte for byte.
 """
 
@@ -211,10 +211,10 @@ class Simulator:
             metrics[f"complexity/{name}"] = mean(record["complexity"][name] for record in valid)
         for seat, member in self.members.items():
             metrics |= self._member_metrics(seat, member, records)
-        for role in (Role.TEACHER, Role.STUDENT):
-            rewards = [metrics[f"member/{seat}/reward"] for seat in self._seats(role)]
-            if rewards:
-                metrics[f"role/{role.value}/reward"] = mean(rewards)
+        metrics["role/teacher/reward"] = mean(record["reward"] for record in records)
+        metrics["role/student/reward"] = mean(
+            attempt["reward"] for record in records for attempt in record["attempts"]
+        )
         return {"step": step, **metrics}
 
     def _member_metrics(self, seat: str, member: Member, records: list[dict]) -> dict[str, float]:
@@ -234,6 +234,7 @@ class Simulator:
             f"member/{seat}/entropy": 0.8 + float(self.rng.random()) / 10,
             f"member/{seat}/grad_norm": float(self.rng.random()),
             f"member/{seat}/version": member.version,
+            f"member/{seat}/skipped_updates": 0,
         }
         if not self.scenario.single:
             rating = self.ratings[seat]

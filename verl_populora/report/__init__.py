@@ -1,0 +1,1 @@
+"""Reports about runs: ``python -m verl_populora.report RUN_DIR...``."""

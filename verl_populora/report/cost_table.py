@@ -1,0 +1,71 @@
+"""What a run took: facts of the run as a whole and compute by member seat."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from verl_populora.report.data import RunData, natural
+
+
+@dataclass(frozen=True, slots=True)
+class MemberCost:
+    """Totals of one seat over the run."""
+
+    seat: str
+    samples: float  # it was trained on
+    tokens: float  # response tokens of them
+    share: float  # of the run's tokens, in [0, 1]
+    updates: (
+        float | None
+    )  # steps with samples, less the skipped ones; None where skipped ones were not recorded
+
+
+def member_costs(run: RunData) -> Iterator[MemberCost]:
+    seats = sorted({name.split("/")[1] for name in run.names("member/")}, key=natural)
+    everything = sum(run.total(f"member/{seat}/tokens") for seat in seats)
+    for seat in seats:
+        tokens = run.total(f"member/{seat}/tokens")
+        yield MemberCost(
+            seat,
+            run.total(f"member/{seat}/samples"),
+            tokens,
+            tokens / everything if everything else 0.0,
+            _updates(run, seat),
+        )
+
+
+def run_facts(run: RunData) -> Iterator[tuple[str, str]]:
+    """Label and text of each fact that the run directory holds."""
+    yield "steps", str(run.last_step)
+    state = run.info.get("exit_reason")
+    yield "state", str(state) if state else "in progress"
+    seconds = run.total("time/step")
+    if seconds:
+        yield "time in steps", duration(seconds)
+    for label, metric in (("valid tasks", "tasks/valid"), ("attempts", "tasks/attempts")):
+        if run.has(metric):
+            yield label, f"{run.total(metric):,.0f}"
+    if run.lineage:
+        yield "births", str(sum(record["birth_step"] > 0 for record in run.lineage))
+    lost = sum(run.total(name) for name in run.names("drops/"))
+    if lost:
+        yield "rows lost", f"{lost:,.0f}"
+    for key in ("base_model", "seed", "isolation", "isolation_level"):
+        if run.info.get(key) is not None:
+            yield key.replace("_", " "), str(run.info[key])
+
+
+def duration(seconds: float) -> str:
+    """``1 h 05 min``, ``4 min 10 s`` or ``12.3 s``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _updates(run: RunData, seat: str) -> float | None:
+    if not run.has(f"member/{seat}/skipped_updates"):
+        return None
+    trained = sum(bool(value) for value in run.series(f"member/{seat}/samples"))
+    return trained - run.total(f"member/{seat}/skipped_updates")

@@ -1,0 +1,191 @@
+"""Figures of the population: the arms race, who met whom, descent, diversity."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from verl_populora.report.data import RunData, mean_of, natural, seat_of
+from verl_populora.report.figures import evolution_steps, seat_colour
+from verl_populora.report.spec import (
+    Figure,
+    Life,
+    LineFigure,
+    Matrix,
+    MatrixFigure,
+    Outcome,
+    Panel,
+    Series,
+    Tree,
+    TreeFigure,
+)
+from verl_populora.rundir import Record
+
+ROLES = ("teacher", "student")
+
+
+def population(runs: Sequence[RunData]) -> list[Figure]:
+    """The figures that need more than one member."""
+    return [arms_race(runs), match_matrix(runs), lineage_tree(runs), diversity(runs), distances(runs)]
+
+
+def arms_race(runs: Sequence[RunData]) -> LineFigure:
+    """Ratings of all seats, the mean of each role with its mean sigma, and all matches by teacher."""
+    return LineFigure(
+        "arms_race",
+        "Arms race",
+        "Do the roles take turns in the lead? Band: mean sigma. Below: each teacher's matches.",
+        "rating mu",
+        tuple(_race(run) for run in runs),
+    )
+
+
+def match_matrix(runs: Sequence[RunData]) -> MatrixFigure:
+    return MatrixFigure(
+        "match_matrix",
+        "Who met whom",
+        "Mean solve rate of the student in all their matches, and how many there were.",
+        "solve rate",
+        tuple(_met(run) for run in runs),
+        low=0.0,
+        high=1.0,
+    )
+
+
+def lineage_tree(runs: Sequence[RunData]) -> TreeFigure:
+    names = sorted({record["lineage"]["operator"] for run in runs for record in run.lineage})
+    founders_first = sorted(names, key=lambda name: (name != "init", name))
+    colours = {
+        name: "neutral" if name == "init" else f"part-{number}" for number, name in enumerate(founders_first)
+    }
+    return TreeFigure(
+        "lineage",
+        "Descent",
+        "A lane a seat; a bar a member, coloured by the operator that made it; lines come from its parents.",
+        "step",
+        tuple(_tree(run, colours) for run in runs),
+        tuple(colours.items()),
+    )
+
+
+def diversity(runs: Sequence[RunData]) -> LineFigure:
+    """Mean pairwise distance between adapters of a role at each evolution."""
+    return LineFigure(
+        "diversity",
+        "Diversity of adapters",
+        "Falling: members become copies of each other. Measured at evolutions.",
+        "mean pairwise distance",
+        tuple(_diversity(run) for run in runs),
+        y_range=(0.0, None),
+    )
+
+
+def distances(runs: Sequence[RunData]) -> MatrixFigure:
+    panels = []
+    for run in runs:
+        measured = [record["diversity"] for record in run.evolutions if record.get("diversity")]
+        last = measured[-1] if measured else {"members": [], "distance": []}
+        rows = tuple(map(seat_of, last["members"]))
+        panels.append(Matrix(run.name, rows, rows, tuple(map(tuple, last["distance"]))))
+    values = [value for panel in panels for row in panel.values for value in row if value is not None]
+    return MatrixFigure(
+        "distances",
+        "Distance between adapters",
+        "Pairwise, at the last evolution.",
+        "distance",
+        tuple(panels),
+        low=0.0,
+        high=max(values, default=1.0) or 1.0,
+    )
+
+
+def _race(run: RunData) -> Panel:
+    seats = {role: [seat for seat in run.seats(role) if run.has(f"member/{seat}/mu")] for role in ROLES}
+    lines: list[Series] = []
+    for names in seats.values():
+        if len(names) > 1:
+            lines += [
+                Series(seat, seat_colour(seat), run.series(f"member/{seat}/mu"), f"member/{seat}/mu")
+                for seat in names
+            ]
+    for role, names in seats.items():
+        if names:
+            mu = mean_of([run.series(f"member/{seat}/mu") for seat in names])
+            sigma = mean_of([run.series(f"member/{seat}/sigma") for seat in names])
+            metric = f"member/{names[0]}/mu" if len(names) == 1 else ""
+            label = names[0] if len(names) == 1 else f"all {role}s"
+            lines.append(Series(label, role, mu, metric, strong=True, spread=sigma))
+    lanes = tuple(sorted({seat_of(match["teacher"]) for match in run.matches}, key=natural))
+    outcomes = tuple(
+        Outcome(match["step"], lanes.index(seat_of(match["teacher"])), match["result"])
+        for match in run.matches
+    )
+    return Panel(run.name, run.steps, tuple(lines), evolution_steps(run), outcomes, lanes)
+
+
+def _met(run: RunData) -> Matrix:
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for match in run.matches:
+        pair = seat_of(match["teacher"]), seat_of(match["student"])
+        counts[pair] += 1
+        if match.get("solve_rate") is not None:
+            rates[pair].append(match["solve_rate"])
+    teachers = tuple(sorted({teacher for teacher, _ in counts}, key=natural))
+    students = tuple(sorted({student for _, student in counts}, key=natural))
+
+    def mean(pair: tuple[str, str]) -> float | None:
+        return sum(rates[pair]) / len(rates[pair]) if rates[pair] else None
+
+    return Matrix(
+        run.name,
+        teachers,
+        students,
+        tuple(tuple(mean((teacher, student)) for student in students) for teacher in teachers),
+        tuple(tuple(f"×{counts[teacher, student]}" for student in students) for teacher in teachers),
+    )
+
+
+def _tree(run: RunData, colours: Mapping[str, str]) -> Tree:
+    lanes = tuple(sorted({record["seat"] for record in run.lineage}, key=_role_then_number))
+    by_seat: dict[str, list[Record]] = defaultdict(list)
+    for record in sorted(run.lineage, key=lambda record: record["birth_step"]):
+        by_seat[record["seat"]].append(record)
+    lives = []
+    for seat, records in by_seat.items():
+        ends = [record["birth_step"] for record in records[1:]] + [run.last_step]
+        for record, died in zip(records, ends, strict=True):
+            operator = record["lineage"]["operator"]
+            lives.append(
+                Life(
+                    record["name"],
+                    lanes.index(seat),
+                    record["birth_step"],
+                    max(died, record["birth_step"]),
+                    operator,
+                    colours[operator],
+                    tuple(record["lineage"]["parents"]),
+                )
+            )
+    return Tree(run.name, lanes, tuple(lives), run.last_step)
+
+
+def _diversity(run: RunData) -> Panel:
+    measured = [record for record in run.evolutions if record.get("diversity")]
+    steps = tuple(record["step"] for record in measured)
+    series = []
+    for role in ROLES:
+        values = tuple(_mean_distance(record["diversity"], role) for record in measured)
+        if any(value is not None for value in values):
+            series.append(Series(f"{role}s", role, values, strong=True))
+    return Panel(run.name, steps, tuple(series))
+
+
+def _mean_distance(measured: Record, role: str) -> float | None:
+    index = [number for number, name in enumerate(measured["members"]) if name.startswith(role)]
+    pairs = [measured["distance"][i][j] for i in index for j in index if i < j]
+    present = [value for value in pairs if value is not None]
+    return sum(present) / len(present) if present else None
+
+
+def _role_then_number(seat: str) -> tuple[int, list[str | int]]:
+    """Teachers above students."""
+    return (0 if seat.startswith("teacher") else 1, natural(seat))
