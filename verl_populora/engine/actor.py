@@ -20,7 +20,7 @@ from verl.workers.config.optimizer import build_optimizer
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from verl_populora.adapters.multi_lora import MultiLora, MultiLoraConfig
+from verl_populora.adapters.multi_lora import Layout, MultiLora, MultiLoraConfig
 from verl_populora.engine import wire
 from verl_populora.engine.delivery import AdapterReceipt, checksum
 from verl_populora.layout import PopulationLayout
@@ -84,15 +84,15 @@ class PopulationEngine(FSDPEngineWithLMHead):
     # ---- forward and backward -----------------------------------------------------------------------------------
 
     def forward_step(self, micro_batch: TensorDict, loss_function, forward_only):
-        slots = self._slots(micro_batch["adapter_id"])
-        if self._base_only:
-            slots = torch.full_like(slots, -1)
-        layout = "padded"
-        if self.use_remove_padding:
-            layout = "packed"
-            slots = slots.repeat_interleave(micro_batch["input_ids"].offsets().diff().to(slots.device))
-        with self.lora.route(slots.to(get_device_id()), layout=layout):
+        with self.lora.base_only() if self._base_only else self._route(micro_batch):
             return super().forward_step(micro_batch, loss_function, forward_only)
+
+    def _route(self, micro_batch: TensorDict):
+        slots = self._slots(micro_batch["adapter_id"])
+        if not self.use_remove_padding:
+            return self.lora.route(slots, layout=Layout.PADDED)
+        lengths = micro_batch["input_ids"].offsets().diff().cpu()
+        return self.lora.route(slots.repeat_interleave(lengths), layout=Layout.PACKED)
 
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
@@ -214,17 +214,17 @@ class PopulationEngine(FSDPEngineWithLMHead):
     def replace_member(self, seat: str, state: Mapping[str, torch.Tensor]) -> None:
         """Put new weights into a seat: fresh optimiser state, next version; collective."""
         self.lora.load(seat, state)
-        for parameter in self.lora.parameters_of(seat):
+        for _, parameter in self._optimised(seat):
             self.optimizer.state.pop(parameter, None)
         self.versions[seat] += 1
 
     def export_optimizer(self, seat: str) -> dict[str, torch.Tensor]:
         """Full optimiser state of one seat as ``<tensor name>/<slot>``; empty before its first update; collective."""
-        flat = {}
-        for name, parameter in self.lora.named_parameters_of(seat):
-            for slot, value in self.optimizer.state.get(parameter, {}).items():
-                flat[f"{name}/{slot}"] = _full(value).detach().cpu().clone()
-        return flat
+        return {
+            f"{name}/{slot}": _full(value).detach().cpu().clone()
+            for name, parameter in self._optimised(seat)
+            for slot, value in self.optimizer.state.get(parameter, {}).items()
+        }
 
     def load_optimizer(self, seat: str, flat: Mapping[str, torch.Tensor]) -> None:
         """Restore what export_optimizer returned, on any number of ranks; collective.
@@ -232,13 +232,18 @@ class PopulationEngine(FSDPEngineWithLMHead):
         Raises:
             KeyError: the state names a tensor that this seat does not have.
         """
-        parameters = dict(self.lora.named_parameters_of(seat))
+        parameters = dict(self._optimised(seat))
         for parameter in parameters.values():
             self.optimizer.state.pop(parameter, None)
         for key, value in flat.items():
             name, slot = key.rsplit("/", 1)
-            parameter = parameters[name]
-            self.optimizer.state[parameter][slot] = _like(value, parameter)
+            self.optimizer.state[parameters[name]][slot] = _like(value, parameters[name])
+
+    def _optimised(self, seat: str) -> list[tuple[str, torch.nn.Parameter]]:
+        """Names and parameters of a seat as the optimiser knows them (the sharded ones, also while FSDP2 has gathered)."""
+        names = [name for name, _ in self.lora.named_parameters_of(seat)]
+        group = next(group for group in self.optimizer.param_groups if group["seat"] == seat)
+        return list(zip(names, group["params"], strict=True))
 
     # ---- checkpoints are written by member, see worker.py -------------------------------------------------------
 

@@ -1,0 +1,102 @@
+"""What each step asks of the members: which kinds of tasks, with which references, against whom."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from azr_overrides.buffers import TaskBuffers
+from azr_overrides.episode import EpisodePlan, Player
+from azr_overrides.sizes import StepSizes
+from azr_overrides.tasks.types import TaskKind
+from verl_populora.members import Member
+from verl_populora.selfplay.matchmaking import Match
+
+
+class Planner:
+    """Makes a step's episodes; the random stream decides only about references and buffer tasks.
+
+    Args:
+        kinds: task kinds to propose, in turn.
+        references: how many earlier tasks a proposer's prompt shows (code_f always shows one).
+        seed: seed of the members' sampling.
+    """
+
+    def __init__(
+        self,
+        sizes: StepSizes,
+        kinds: Sequence[TaskKind],
+        references: int,
+        buffers: TaskBuffers,
+        rng: np.random.Generator,
+        seed: int,
+    ):
+        self.sizes = sizes
+        self.kinds = tuple(kinds)
+        self.references = references
+        self.buffers = buffers
+        self.rng = rng
+        self.seed = seed
+
+    def population_step(
+        self, step: int, matches: Sequence[Match], members: Mapping[str, Member]
+    ) -> list[EpisodePlan]:
+        """Episodes of every match: each teacher writes for its student."""
+        plans = []
+        for match in matches:
+            teacher, student = _player(members[match.teacher]), _player(members[match.student])
+            for prompt in range(self.sizes.prompts_per_teacher):
+                # Kinds take turns over prompts and steps, so that few prompts a step still cover all of them.
+                kind = self.kinds[(step * self.sizes.prompts_per_teacher + prompt) % len(self.kinds)]
+                plans.append(self._proposing(step, len(plans), kind, teacher, student, train_attempts=True))
+        return plans
+
+    def single_step(self, step: int, agent: Member) -> list[EpisodePlan]:
+        """AZR's step for one agent: proposals whose attempts only measure them, and tasks from the buffers to solve.
+
+        Attempts train on what earlier steps proposed, never on this step's proposals.
+        """
+        player = _player(agent)
+        per_kind = self.sizes.proposals_per_teacher // len(self.kinds)
+        plans = []
+        for kind in self.kinds:
+            for _ in range(per_kind):
+                plans.append(self._proposing(step, len(plans), kind, player, player, train_attempts=False))
+        for kind in self.kinds:
+            for task in self.buffers.solver_tasks(kind, per_kind, step, self.rng):
+                plans.append(
+                    EpisodePlan(
+                        episode=_name(step, len(plans)),
+                        step=step,
+                        seed=self.seed,
+                        kind=kind,
+                        student=player,
+                        attempts=1,
+                        task=task,
+                    )
+                )
+        return plans
+
+    def _proposing(
+        self, step: int, number: int, kind: TaskKind, teacher: Player, student: Player, train_attempts: bool
+    ) -> EpisodePlan:
+        count = 1 if kind is TaskKind.CODE_F else self.references
+        return EpisodePlan(
+            episode=_name(step, number),
+            step=step,
+            seed=self.seed,
+            kind=kind,
+            student=student,
+            attempts=self.sizes.attempts,
+            teacher=teacher,
+            proposals=self.sizes.proposals_per_prompt,
+            references=tuple(self.buffers.references(kind, count, self.rng)),
+            train_attempts=train_attempts,
+        )
+
+
+def _name(step: int, number: int) -> str:
+    return f"s{step}e{number:04d}"
+
+
+def _player(member: Member) -> Player:
+    return Player(member.name, member.adapter_id)

@@ -1,0 +1,179 @@
+"""The population as the algorithm sees it: members, ratings, matches, generations. Knows no model and no framework."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from verl_populora.evolution.config import EvolutionConfig
+from verl_populora.evolution.population import Birth, Evolution
+from verl_populora.layout import PopulationLayout
+from verl_populora.members import Lineage, Member, Role
+from verl_populora.selfplay.matchmaking import Match, make_matchmaker
+from verl_populora.selfplay.ratings import MatchObservation, Rating, make_rating_model
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationRules:
+    """How pairs are made, rated and replaced."""
+
+    matchmaking: str = "pfsp"
+    matchmaking_params: Mapping[str, Any] | None = None
+    rating: str = "trueskill"
+    rating_params: Mapping[str, Any] | None = None
+    fitness: str = "conservative"  # or "reward"
+    fitness_sigmas: float = 3.0  # conservative rating: mu - sigmas * sigma
+    fitness_window: int = 10  # reward: mean over this many steps
+    evolution: EvolutionConfig = EvolutionConfig(enabled=False)
+    rank: int | None = None  # of the adapters; children get it whatever their parents have
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.fitness not in ("conservative", "reward"):
+            raise ValueError(f"population.fitness.name is {self.fitness!r}; choose conservative or reward")
+
+
+class Population:
+    """State of one run; every random choice comes from streams derived from ``seed``.
+
+    Args:
+        layout: the seats; the single agent has one and plays no matches.
+    """
+
+    def __init__(self, layout: PopulationLayout, rules: PopulationRules, seed: int):
+        self.layout = layout
+        self.rules = rules
+        self._matchmaker = make_matchmaker(rules.matchmaking, **(rules.matchmaking_params or {}))
+        self._rating_model = make_rating_model(rules.rating, **(rules.rating_params or {}))
+        self._evolution = Evolution(rules.evolution, rules.rank, rules.alpha)
+        self._match_rng, self._evolution_rng = (
+            np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(2)
+        )
+        self.members: dict[str, Member] = {
+            seat: Member(seat=seat, role=role, adapter_id=adapter_id)
+            for seat, role, adapter_id in zip(layout.seats, layout.roles, layout.adapter_ids, strict=True)
+        }
+        self.ratings: dict[str, Rating] = {seat: self._rating_model.initial() for seat in layout.seats}
+        self._rewards: dict[str, deque[float]] = {
+            seat: deque(maxlen=rules.fitness_window) for seat in layout.seats
+        }
+
+    # ---- matches ------------------------------------------------------------------------------------------------
+
+    def make_matches(self, step: int) -> list[Match]:
+        """One student for every teacher; seats as names. Empty for the single agent."""
+        teachers, students = self.layout.with_role(Role.TEACHER), self.layout.with_role(Role.STUDENT)
+        if not teachers:
+            return []
+        return self._matchmaker.pair(teachers, students, self._win_probability, self._match_rng, step)
+
+    def record_match(self, match: Match, observation: MatchObservation) -> dict[str, Any]:
+        """Update both ratings; returns what ``matches.jsonl`` says of the outcome."""
+        update = self._rating_model.update(self.ratings[match.teacher], self.ratings[match.student], observation)
+        self.ratings[match.teacher], self.ratings[match.student] = update.teacher, update.student
+        return {
+            "teacher": self.members[match.teacher].name,
+            "student": self.members[match.student].name,
+            "probability": match.probability,
+            "expected": update.expected,
+            "valid": observation.valid_tasks,
+            "solve_rate": observation.solve_rate,
+            "result": str(update.result),
+            "teacher_rating": list(asdict(update.teacher).values()),
+            "student_rating": list(asdict(update.student).values()),
+        }
+
+    def record_reward(self, seat: str, reward: float) -> None:
+        """A member's mean reward of this step, for fitness by reward."""
+        self._rewards[seat].append(reward)
+
+    def _win_probability(self, teacher: str, student: str) -> float:
+        return self._rating_model.win_probability(self.ratings[student], self.ratings[teacher])
+
+    def fitness(self) -> dict[str, float]:
+        """Fitness by seat; larger is better."""
+        if self.rules.fitness == "reward":
+            return {seat: float(np.mean(r)) if r else 0.0 for seat, r in self._rewards.items()}
+        sigmas = self.rules.fitness_sigmas
+        return {seat: self._rating_model.fitness(rating, sigmas) for seat, rating in self.ratings.items()}
+
+    # ---- evolution ----------------------------------------------------------------------------------------------
+
+    def evolves_at(self, step: int, steps_per_epoch: int) -> bool:
+        return self._evolution.is_due(step, steps_per_epoch)
+
+    def plan_births(self, step: int) -> list[Birth]:
+        """Who is replaced by what; changes nothing yet but the random stream."""
+        return self._evolution.plan(list(self.members.values()), self.fitness(), step, self._evolution_rng)
+
+    def accept_births(self, births: Sequence[Birth], versions: Mapping[str, int], step: int) -> list[Member]:
+        """Seat the children, with fresh ratings; returns the new members.
+
+        Args:
+            versions: adapter version of every seat, as the engine has it after it put the children in place.
+        """
+        children = []
+        for birth in births:
+            child = replace(birth.child_of(self.members[birth.seat], step), version=versions[birth.seat])
+            self.members[birth.seat] = child
+            self.ratings[birth.seat] = self._rating_model.initial()
+            self._rewards[birth.seat].clear()
+            children.append(child)
+        return children
+
+    def set_versions(self, versions: Mapping[str, int]) -> None:
+        """Adapter versions after an update, as the training engine reports them."""
+        for seat, version in versions.items():
+            if version != self.members[seat].version:
+                self.members[seat] = replace(self.members[seat], version=version)
+
+    # ---- persistence --------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state, from which ``load_state_dict`` continues exactly."""
+        return {
+            "members": [
+                {**asdict(member), "name": member.name, "rating": list(asdict(self.ratings[seat]).values())}
+                for seat, member in self.members.items()
+            ],
+            "rewards": {seat: list(rewards) for seat, rewards in self._rewards.items()},
+            "match_rng": self._match_rng.bit_generator.state,
+            "evolution_rng": self._evolution_rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state``.
+
+        Raises:
+            ValueError: it is the state of a population with other seats.
+        """
+        seats = tuple(record["seat"] for record in state["members"])
+        if seats != self.layout.seats:
+            raise ValueError(
+                f"the checkpoint holds {', '.join(seats)} but this run is configured for "
+                f"{', '.join(self.layout.seats)}; resume with the population it was made with"
+            )
+        for record in state["members"]:
+            lineage = record["lineage"]
+            self.members[record["seat"]] = Member(
+                seat=record["seat"],
+                role=Role(record["role"]),
+                adapter_id=record["adapter_id"],
+                generation=record["generation"],
+                birth_step=record["birth_step"],
+                version=record["version"],
+                lineage=Lineage(
+                    lineage["operator"],
+                    tuple(lineage["parents"]),
+                    tuple(lineage["parent_versions"]),
+                    lineage["params"],
+                    lineage["seed"],
+                ),
+            )
+            self.ratings[record["seat"]] = Rating(*record["rating"])
+        for seat, rewards in state["rewards"].items():
+            self._rewards[seat].extend(rewards)
+        self._match_rng.bit_generator.state = state["match_rng"]
+        self._evolution_rng.bit_generator.state = state["evolution_rng"]

@@ -1,0 +1,313 @@
+"""verl's synchronous trainer for a population.
+
+A step reads as the algorithm: plan the episodes of this step, let verl roll them out, absorb what they report, update
+every member on its own samples, then replace members, save, and give the rollout what changed. What an episode is and
+what it reports is a subclass's business (``plan_episodes``, ``absorb``).
+"""
+
+import json
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import ray
+import torch
+from omegaconf import DictConfig, open_dict
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils import tensordict_utils as tu
+from verl.utils.debug import marked_timer
+
+from verl_populora.engine.delivery import AdapterReceipt, compare
+from verl_populora.engine.worker import PopulationWorker
+from verl_populora.layout import PopulationLayout
+from verl_populora.members import Role
+from verl_populora.population import Population
+from verl_populora.rundir import RunWriter, member_record
+from verl_populora.trainer import checkpoints
+from verl_populora.trainer.batch import MemberFigures, check_canary, member_figures
+
+logger = logging.getLogger(__name__)
+
+POPULATION_FILE = "population.json"
+TRAINER_FILE = "trainer.json"
+
+
+class Plan(Protocol):
+    """One episode to roll out; travels to the agent loop as it is."""
+
+    @property
+    def episode(self) -> str: ...
+
+
+class PopulationTrainer(PPOTrainerSync):
+    """Trains a population; subclasses say what its members do.
+
+    Args:
+        config: the resolved run configuration; ``actor_rollout_ref.model.lora.population`` holds the layout.
+        population: the members and the rules by which they meet and are replaced.
+    """
+
+    def __init__(self, config: DictConfig, population: Population):
+        self.population = population
+        self.layout: PopulationLayout = population.layout
+        self.writer = RunWriter(config.run_dir)
+        self.checkpoint_root = Path(config.trainer.default_local_dir)
+        self.plans: Sequence[Plan] = ()
+        self.figures: dict[str, MemberFigures] = {}
+        self._save_due = False
+        self._extra_metrics: dict[str, float] = {}
+        super().__init__(config)
+
+    # ---- what a subclass defines --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def plan_episodes(self, step: int) -> Sequence[Plan]:
+        """The episodes of a step; at least one, with distinct names without ``_``."""
+
+    @abstractmethod
+    def absorb(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """Take in what the episodes report, before advantages are computed; rewards may still be changed."""
+
+    def derived_metrics(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """More metrics of a step, made of all its other metrics."""
+        return {}
+
+    @abstractmethod
+    def task_state(self) -> dict[str, Any]:
+        """The subclass's own state, JSON-able."""
+
+    @abstractmethod
+    def load_task_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``task_state``'s result."""
+
+    # ---- set-up -------------------------------------------------------------------------------------------------
+
+    def _init_dataloader(self) -> None:
+        """Self-play has no dataset: only the number of steps is known."""
+        trainer = self.config.trainer
+        self.steps_per_epoch = int(trainer.steps_per_epoch)
+        self.total_training_steps = int(trainer.total_training_steps or self.steps_per_epoch * trainer.total_epochs)
+        with open_dict(self.config):
+            self.config.actor_rollout_ref.actor.optim.total_training_steps = self.total_training_steps
+            # verl's loop also ends at total_epochs; here the number of steps alone decides.
+            trainer.total_epochs = self.total_training_steps // self.steps_per_epoch + 1
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role in self.role_worker_mapping:
+            self.role_worker_mapping[role] = ray.remote(PopulationWorker)
+
+    def on_init_end(self) -> None:
+        super().on_init_end()
+        self._check_delivery()
+        if self.global_steps == 0:
+            for member in self.population.members.values():
+                self.writer.birth(member_record(member))
+
+    # ---- one step -----------------------------------------------------------------------------------------------
+
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        self.plans = self.plan_episodes(self.global_steps)
+        # verl waits for this many prompts; here a prompt is an episode.
+        self.config.data.train_batch_size = len(self.plans)
+        return super().step(metrics, timing_raw)
+
+    def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
+        if num_prompts not in (None, len(self.plans)):
+            raise ValueError("episodes are planned by step and can't be refilled; disable algorithm.filter_groups")
+        column = np.empty(len(self.plans), dtype=object)
+        column[:] = list(self.plans)
+        batch = tu.get_tensordict(
+            {
+                "uid": np.array([plan.episode for plan in self.plans], dtype=object),
+                "plan": column,
+                "index": np.arange(len(self.plans)),
+            }
+        )
+        tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+        return batch
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        return dp_size  # one optimiser step on however many samples there are
+
+    def _canary_limits(self) -> tuple[float, float]:
+        """Largest and mean probability difference taken for rounding."""
+        canary = self.config.population.canary
+        exact = self.config.actor_rollout_ref.rollout.dtype == "float32"
+        max_gap, mean_gap = (1e-3, 1e-4) if exact else (1.0, 0.05)
+        return (
+            max_gap if canary.max_gap is None else float(canary.max_gap),
+            mean_gap if canary.mean_gap is None else float(canary.mean_gap),
+        )
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        batch = self.absorb(batch, metrics)
+        self.figures = member_figures(batch, self.layout)
+        check_canary(self.figures, *self._canary_limits())
+        return super()._compute_advantage(batch, metrics)
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        # The number of samples varies from step to step; the whole batch is one mini-batch.
+        self.config.actor_rollout_ref.actor.ppo_mini_batch_size = len(batch)
+        return super()._update_actor(batch, metrics)
+
+    def on_step_end(self) -> None:
+        self.population.set_versions(self.actor_rollout_wg.versions()[0])
+        for seat, figures in self.figures.items():
+            self.population.record_reward(seat, figures.reward)
+        if self.population.evolves_at(self.global_steps, self.steps_per_epoch):
+            with marked_timer("evolve", self.timing_raw):
+                self._evolve()
+        if self._save_due:
+            self._save_due = False
+            with marked_timer("checkpoint", self.timing_raw):
+                self._write_checkpoint()
+        super().on_step_end()
+        self._check_delivery()
+
+    # ---- evolution ----------------------------------------------------------------------------------------------
+
+    def _evolve(self) -> None:
+        step, population = self.global_steps, self.population
+        fitness, births = population.fitness(), population.plan_births(step)
+        names = {member.name: seat for seat, member in population.members.items()}
+        record = {
+            "step": step,
+            "fitness": {population.members[seat].name: value for seat, value in fitness.items()},
+            "births": [
+                {"seat": b.seat, "replaced": b.replaced, **asdict(b.lineage)} for b in births
+            ],
+            "diversity": self.actor_rollout_wg.diversity(population.rules.evolution.collapse_cosine)[0],
+        }
+        if births:
+            versions = self.actor_rollout_wg.breed(births, names)[0]
+            for birth, child in zip(births, population.accept_births(births, versions, step), strict=True):
+                self.writer.birth(member_record(child))
+                logger.info("step %d: %s replaces %s (%s)", step, child.name, birth.replaced, birth.lineage.operator)
+        self.writer.evolution(record)
+        self._extra_metrics["population/mean_cosine"] = record["diversity"]["mean_cosine"]
+        if record["diversity"]["collapsed"]:
+            self._extra_metrics["warn/population_collapse"] = 1.0
+            logger.warning("step %d: the members' updates are near copies of one another", step)
+
+    # ---- delivery -----------------------------------------------------------------------------------------------
+
+    def _check_delivery(self) -> None:
+        """Compare what was sent with what every rollout engine holds."""
+        sent = {r["adapter_id"]: AdapterReceipt(**r) for r in self.actor_rollout_wg.sent_adapters()[0]}
+        for number, replica in enumerate(self.llm_server_manager.get_replicas()):
+            held = ray.get(replica.servers[0].population_receipts.remote())
+            compare(sent, {r["adapter_id"]: AdapterReceipt(**r) for r in held}, f"{number}")
+
+    # ---- checkpoints --------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        """verl asks before evolution; the checkpoint is written after it, so that a resumed run has the children."""
+        self._save_due = True
+
+    def _write_checkpoint(self) -> None:
+        keep = self.config.trainer.max_actor_ckpt_to_keep
+        try:
+            checkpoints.save(self.checkpoint_root, self.global_steps, self._fill_checkpoint, keep)
+        except (OSError, ray.exceptions.RayTaskError) as error:
+            cause = getattr(error, "cause", None) or error
+            if not isinstance(cause, OSError) and "No space left" not in str(cause):
+                raise
+            self._extra_metrics["warn/checkpoint_skipped"] = 1.0
+            logger.error(
+                "NO CHECKPOINT at step %d: %s. Training goes on; free some space under %s.",
+                self.global_steps, cause, self.checkpoint_root,
+            )  # fmt: skip
+
+    def _fill_checkpoint(self, folder: Path) -> None:
+        members = self.population.members
+        names = {seat: member.name for seat, member in members.items()}
+        metadata = {seat: member_record(member) for seat, member in members.items()}
+        self.actor_rollout_wg.save_members(str(folder.absolute()), names, metadata)
+        state = self.population.state_dict()
+        for record in state["members"]:
+            record["adapter"] = f"adapters/{record['name']}"
+        population = {"step": self.global_steps, "base_model": self.config.actor_rollout_ref.model.path, **state}
+        (folder / POPULATION_FILE).write_text(json.dumps(population, indent=2))
+        (folder / TRAINER_FILE).write_text(json.dumps(self.task_state()))
+
+    def _load_checkpoint(self) -> None:
+        self.global_steps = 0
+        folder = self._checkpoint_to_resume()
+        if folder is None:
+            self.writer.truncate_after(-1)
+            return
+        state = json.loads((folder / POPULATION_FILE).read_text())
+        self.population.load_state_dict(state)
+        names = {seat: member.name for seat, member in self.population.members.items()}
+        self.actor_rollout_wg.load_members(str(folder.absolute()), names)
+        self.load_task_state(json.loads((folder / TRAINER_FILE).read_text()))
+        self.global_steps = checkpoints.step_of(folder)
+        self.writer.truncate_after(self.global_steps)
+        logger.info("resumed from %s", folder)
+
+    def _checkpoint_to_resume(self) -> Path | None:
+        trainer = self.config.trainer
+        if trainer.resume_mode == "disable":
+            return None
+        if trainer.resume_mode == "resume_path":
+            return Path(trainer.resume_from_path)
+        return checkpoints.latest(self.checkpoint_root)
+
+    # ---- metrics ------------------------------------------------------------------------------------------------
+
+    def _compute_metrics(self, batch: KVBatchMeta, metrics, timing_raw, global_steps, epoch) -> None:
+        super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
+        metrics.update(self._population_metrics(metrics))
+        metrics.update(_phase_times(timing_raw))
+        metrics.update(self._extra_metrics)
+        self._extra_metrics = {}
+        numbers = {name: float(value) for name, value in metrics.items() if _is_number(value)}
+        derived = self.derived_metrics(global_steps, numbers)
+        metrics.update(derived)
+        self.writer.metrics(global_steps, numbers | derived)
+
+    def _population_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        result: dict[str, float] = {}
+        fitness = self.population.fitness()
+        for seat, member in self.population.members.items():
+            if seat in self.figures:
+                result |= self.figures[seat].as_metrics(seat)
+            for name in ("grad_norm", "skipped_updates"):
+                if (value := metrics.get(f"actor/member/{seat}/{name}")) is not None:
+                    result[f"member/{seat}/{name}"] = value
+            rating = self.population.ratings[seat]
+            result[f"member/{seat}/mu"], result[f"member/{seat}/sigma"] = rating.mu, rating.sigma
+            result[f"member/{seat}/fitness"] = fitness[seat]
+            result[f"member/{seat}/version"] = member.version
+        for role in (Role.TEACHER, Role.STUDENT):
+            rewards = [self.figures[s].reward for s in self.layout.with_role(role) if s in self.figures]
+            if rewards:
+                result[f"role/{role}/reward"] = float(np.mean(rewards))
+        return result
+
+
+_PHASES = {
+    "step": "step",
+    "gen": "rollout",
+    "old_log_prob": "log_prob",
+    "adv": "advantage",
+    "update_actor": "update",
+    "evolve": "evolve",
+    "checkpoint": "checkpoint",
+    "update_weights": "sync",
+}
+
+
+def _phase_times(timing_raw: Mapping[str, float]) -> dict[str, float]:
+    return {f"time/{ours}": timing_raw[verls] for verls, ours in _PHASES.items() if verls in timing_raw}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) or (isinstance(value, torch.Tensor) and value.numel() == 1)
