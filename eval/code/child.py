@@ -119,9 +119,8 @@ def _run_calls(request: dict) -> None:
         try:
             arguments = values.decode(form)
             start = clock()
-            result = function(*arguments)
-            seconds = clock() - start
-            send(b'{"s":%f,"v":' % seconds + dumps(result) + b"}")
+            result = dumps(function(*arguments))
+            send(b'{"s":%f,"v":' % (clock() - start) + result + b"}")
         except BaseException as error:
             send(json.dumps({"error": str(type(error).__name__)}).encode())
     leave(0)

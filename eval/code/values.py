@@ -6,12 +6,17 @@ what a subclass of a built-in type really holds, so an object can't pretend to e
 
 import decimal
 import fractions
+import hashlib
 import json
 import math
 from typing import Any
 
 MAX_DEPTH = 100
 _PLAIN_INT = 1 << 63
+_DIRECT = {str, bool, type(None)}
+_CHUNK = 1000  # elements of a huge list that are encoded at once
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_HUGE = 100_000  # elements; a longer list or tuple travels as a digest of its elements
 
 
 class Opaque:
@@ -29,8 +34,24 @@ class Opaque:
         return f"Opaque({self.type_name})"
 
 
+class Digest:
+    """A list or tuple too long to send. Equal to another one with the same elements, in the same order."""
+
+    def __init__(self, tag: str, length: int, sha256: str) -> None:
+        self.identity = (tag, length, sha256)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Digest) and other.identity == self.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+
 class BadEncoding(ValueError):
     """The bytes are not an encoded value."""
+
+
+_SEQUENCES = ((list, "l"), (tuple, "t"), (set, "s"), (frozenset, "z"))
 
 
 def encode(value: Any, depth: int = 0) -> Any:
@@ -50,11 +71,16 @@ def encode(value: Any, depth: int = 0) -> Any:
         return number if math.isfinite(number) else ["f", repr(number)]
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        base, tag = next((b, t) for b, t in ((list, "l"), (tuple, "t"), (set, "s"), (frozenset, "z")) if isinstance(value, b))
-        return [tag, [encode(item, depth + 1) for item in base.__iter__(value)]]
+    for base, tag in _SEQUENCES:
+        if isinstance(value, base):
+            items = list(base.__iter__(value))
+            if len(items) > _HUGE and tag in ("l", "t"):
+                return _encode_digest(tag, items, depth)
+            return [tag, _encode_items(items, depth)]
     if isinstance(value, dict):
         return ["d", [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in dict.items(value)]]
+    if isinstance(value, Digest):
+        return ["h", *value.identity]
     if isinstance(value, (bytes, bytearray)):
         return ["b", bytes(value).hex()]
     if isinstance(value, complex):
@@ -66,11 +92,30 @@ def encode(value: Any, depth: int = 0) -> Any:
     return ["o", str(kind.__name__)[:100]]
 
 
+def _encode_items(items: list, depth: int) -> list:
+    kinds = set(map(type, items))
+    if kinds <= _DIRECT or (kinds == {int} and -_PLAIN_INT <= min(items) and max(items) < _PLAIN_INT):
+        return items
+    return [encode(item, depth + 1) for item in items]
+
+
+def _encode_digest(tag: str, items: list, depth: int) -> Any:
+    digest = hashlib.sha256()
+    for start in range(0, len(items), _CHUNK):
+        chunk = [encode(item, depth + 1) for item in items[start : start + _CHUNK]]
+        digest.update(_to_json(chunk).encode("utf-8", "surrogatepass"))
+    return ["h", tag, len(items), digest.hexdigest()]
+
+
 def _encode_numpy(value: Any, kind: type) -> Any:
     if kind.__name__ == "ndarray" or not hasattr(value, "item"):
         return ["o", f"numpy.{kind.__name__}"]
     item = value.item()
     return ["n", kind.__name__, encode(item, MAX_DEPTH)]
+
+
+def dumps(value: Any) -> bytes:
+    return _to_json(encode(value)).encode("utf-8", "surrogatepass")
 
 
 def decode(form: Any, depth: int = 0) -> Any:
@@ -107,6 +152,8 @@ def _decode_tagged(tag: str, body: list, depth: int) -> Any:
         return fractions.Fraction(int(body[0], 16), int(body[1], 16))
     if tag == "n":
         return _decode_numpy(body[0], decode(body[1]))
+    if tag == "h":
+        return Digest(str(body[0]), int(body[1]), str(body[2]))
     if tag == "o":
         return Opaque(str(body[0]))
     raise ValueError("unknown tag")
@@ -119,7 +166,3 @@ def _decode_numpy(type_name: str, item: Any) -> Any:
     if not (isinstance(scalar, type) and issubclass(scalar, (numpy.number, numpy.bool_))):
         raise ValueError(f"not a numpy number type: {type_name[:50]}")
     return scalar(item)
-
-
-def dumps(value: Any) -> bytes:
-    return json.dumps(encode(value), separators=(",", ":"), allow_nan=False).encode("utf-8", "surrogatepass")

@@ -1,0 +1,1 @@
+"""Prompts as data: named templates, and which of them a profile uses for a model kind and a benchmark."""
