@@ -1,4 +1,4 @@
-"""Models and the reference for multi-LoRA tests: PEFT's own layers, with the adapter of each row set by hooks."""
+"""Models and the reference for multi-LoRA tests: PEFT's own layers, adapters set by hooks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Training adapters in mixed micro-batches equals PEFT's mixed forward, and equals training each adapter alone."""
+"""Mixed micro-batches equal PEFT's mixed forward pass, and equal training each adapter alone."""
 
 import copy
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ def test_mixed_gradients_equal_those_of_each_adapter_alone() -> None:
     batch = random_batch(LENGTHS)
     backward(model, multi, batch, SLOTS)
     for slot, name in enumerate(NAMES[:3]):
-        rows = (SLOTS == slot).nonzero().flatten()
+        rows = (slot == SLOTS).nonzero().flatten()
         backward(alone, alone_multi, rows_of(batch, rows), torch.full((len(rows),), slot))
         assert_same(gradients(multi, name), gradients(alone_multi, name))
     assert all(parameter.grad is None for parameter in multi.parameters_of("student2"))
@@ -95,7 +95,7 @@ def test_only_adapters_get_gradients() -> None:
 
 @pytest.mark.parametrize("schedule", ["sorted", "shuffled"])
 def test_weights_after_several_steps_equal_training_each_adapter_alone(schedule: str) -> None:
-    """Several AdamW steps of mixed micro-batches, own learning rate, loss scale and clipping for each adapter."""
+    """Several AdamW steps with a learning rate, a loss scale and clipping of its own for each adapter."""
     model, multi = multi_lora_model(NAMES)
     single_model, single = multi_lora_model(NAMES)
     optimiser = adamw(multi)

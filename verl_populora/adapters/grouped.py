@@ -103,12 +103,17 @@ def add_updates_looped(
     groups: RowGroups,
     scaling: float,
 ) -> Tensor:
-    """Add the updates to ``out`` (rows, out_features); return ``x A^T`` (rows, rank), zero for the base's
-    rows."""
-    hidden = rows.new_zeros(rows.shape[0], lora_a[0].shape[0])
+    """Add the updates to ``out`` (rows, out_features); return ``A x^T``, flat, a (rank, rows) block per span.
+
+    The low-rank activations are kept transposed throughout: with few columns, CPU matrix products are
+    markedly faster that way round.
+    """
+    rank = lora_a[0].shape[0]
+    hidden = rows.new_zeros(rank * rows.shape[0])
     for start, stop, index in groups.spans:
-        torch.mm(rows[start:stop], lora_a[index].t(), out=hidden[start:stop])
-        out[start:stop].addmm_(hidden[start:stop], lora_b[index].t(), alpha=scaling)
+        block = _block(hidden, rank, start, stop)
+        torch.mm(lora_a[index], rows[start:stop].t(), out=block)
+        out[start:stop].addmm_(block.t(), lora_b[index].t(), alpha=scaling)
     return hidden
 
 
@@ -123,17 +128,21 @@ def add_gradients_looped(
     scaling: float,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Add the updates' share to ``grad_rows`` (rows, in_features); return the gradients of all factors."""
+    rank = lora_a[0].shape[0]
     grad_a = [torch.zeros_like(a) for a in lora_a]
-    # (rank, out_features): on CPU this product is several times faster than its transpose.
-    grad_b_t = [b.new_zeros(b.shape[1], b.shape[0]) for b in lora_b]
+    grad_b_t = [b.new_zeros(rank, b.shape[0]) for b in lora_b]
     for start, stop, index in groups.spans:
         grad_span = grad[start:stop]
-        grad_hidden = torch.mm(grad_span, lora_b[index]).mul_(scaling)
-        grad_b_t[index].addmm_(hidden[start:stop].t(), grad_span, alpha=scaling)
-        grad_a[index].addmm_(grad_hidden.t(), rows[start:stop])
+        grad_hidden = torch.mm(lora_b[index].t(), grad_span.t())
+        grad_b_t[index].addmm_(_block(hidden, rank, start, stop), grad_span, alpha=scaling)
+        grad_a[index].addmm_(grad_hidden, rows[start:stop], alpha=scaling)
         if grad_rows is not None:
-            grad_rows[start:stop].addmm_(grad_hidden, lora_a[index])
+            grad_rows[start:stop].addmm_(grad_hidden.t(), lora_a[index], alpha=scaling)
     return grad_a, [b.t().contiguous() for b in grad_b_t]
+
+
+def _block(hidden: Tensor, rank: int, start: int, stop: int) -> Tensor:
+    return hidden[rank * start : rank * stop].view(rank, stop - start)
 
 
 def add_updates_grouped(
@@ -144,7 +153,7 @@ def add_updates_grouped(
     groups: RowGroups,
     scaling: float,
 ) -> Tensor:
-    """``add_updates_looped`` in two grouped products."""
+    """``add_updates_looped`` in two grouped products; returns ``x A^T``, (rows, rank)."""
     ends = groups.offsets(rows.device)
     hidden = grouped_mm(rows, _stack(lora_a, groups).transpose(1, 2), offs=ends)
     out.add_(grouped_mm(hidden, _stack(lora_b, groups).transpose(1, 2), offs=ends), alpha=scaling)

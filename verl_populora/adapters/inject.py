@@ -37,10 +37,10 @@ class MultiLoraConfig:
         if not self.names or len(set(self.names)) < len(self.names):
             raise ValueError(f"adapter names must be at least one and all different, got {self.names}")
         for name in self.names:
-            if not _NAME.fullmatch(name) or hasattr(nn.ParameterDict, name):
+            if not _NAME.fullmatch(name) or hasattr(nn.ParameterDict(), name):
                 raise ValueError(
-                    f"{name!r} is no usable adapter name: use letters, digits, '_' and '-' after a first letter, "
-                    "and no method of torch.nn.ParameterDict"
+                    f"{name!r} is no usable adapter name: use letters, digits, '_' and '-' after a first "
+                    "letter, and no attribute of torch.nn.ParameterDict"
                 )
         if self.rank < 1:
             raise ValueError(f"rank must be at least 1, got {self.rank}")

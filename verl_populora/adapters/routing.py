@@ -201,7 +201,7 @@ def bind_checkpointing(
         if keywords.get("use_reentrant") is not False or "context_fn" in keywords:
             raise RuntimeError(
                 f"{type(module).__name__} checkpoints its activations with {keywords}; mixed adapters need "
-                "gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}) and no "
-                "other context_fn, because a recomputed layer has to see the routing of its forward pass"
+                "gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}) and "
+                "no other context_fn, because a recomputed layer has to see the routing of its forward pass"
             )
         module._gradient_checkpointing_func = partial(function, context_fn=context_fn)
