@@ -37,7 +37,7 @@ def train(
 ) -> list[torch.Tensor]:
     """Two AdamW steps of one micro-batch per entry of ``rows``; returns each step's summed loss.
 
-    """Two AdamW steps, one micro-batch per entry of ``rows``; returns the summed loss of each step.
+    FSDP averages gradients over ranks, so a sum of losses over all rows needs ``loss_scale`` = ranks.
     """
     optimiser = torch.optim.AdamW([{"params": multi.parameters_of(name)} for name in NAMES], lr=1e-2)
     losses = []
