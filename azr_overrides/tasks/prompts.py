@@ -44,26 +44,27 @@ class PromptSet(ABC):
     chat: str  # "raw" or "template"
 
     @classmethod
-    def load(cls, source: str, extraction_type: str = "answer_conditional") -> "PromptSet":
+    def load(
+        cls, source: str, extraction_type: str = "answer_conditional", chat: str | None = None
+    ) -> "PromptSet":
         """A prompt set by ``azr.prompt_source``.
 
         Args:
-            source: ``builtin``, ``upstream`` (the prompts of an importable AZR checkout) or the path of a
-            YAML file. extraction_type: its prefix, ``answer`` or ``boxed``, chooses the wrapper.
+            source: ``builtin``, ``upstream`` (the prompts of an importable AZR checkout), or the path of a
+                YAML file.
+            extraction_type: its prefix, ``answer`` or ``boxed``, chooses the wrapper.
+            chat: ``raw`` or ``template``; None for what the prompt set says.
 
         Raises:
             FileNotFoundError: no such template file.
             ImportError: ``upstream`` without an importable AZR checkout.
             ValueError: the template file is not well-formed, or has no wrapper for ``extraction_type``.
         """
-        if source == "upstream":
-            from azr_overrides.tasks.upstream_prompts import UpstreamPrompts
-
-            return UpstreamPrompts(extraction_type)
-        path = TEMPLATE_FOLDER / "azr.yaml" if source == "builtin" else Path(source)
-        if not path.is_file():
-            raise FileNotFoundError(f"azr.prompt_source is {source!r}: neither builtin, upstream nor a file")
-        return TemplatePrompts(path, extraction_type)
+        if chat not in (None, *CHAT_STYLES):
+            raise ValueError(f"azr.chat is {chat!r}; choose raw, template or null")
+        prompts = _load(source, extraction_type)
+        prompts.chat = chat or prompts.chat
+        return prompts
 
     def proposer(
         self,
@@ -118,6 +119,17 @@ class PromptSet(ABC):
 
     @abstractmethod
     def _wrap(self, text: str) -> str: ...
+
+
+def _load(source: str, extraction_type: str) -> PromptSet:
+    if source == "upstream":
+        from azr_overrides.tasks.upstream_prompts import UpstreamPrompts
+
+        return UpstreamPrompts(extraction_type)
+    path = TEMPLATE_FOLDER / "azr.yaml" if source == "builtin" else Path(source)
+    if not path.is_file():
+        raise FileNotFoundError(f"azr.prompt_source is {source!r}: neither builtin, upstream nor a file")
+    return TemplatePrompts(path, extraction_type)
 
 
 class TemplatePrompts(PromptSet):
