@@ -46,7 +46,7 @@ def train(config: DictConfig) -> None:
         assert isinstance(runtime, dict)
         init.runtime_env = runtime | {"env_vars": variables | (runtime.get("env_vars") or {})}
         # Workers write to Ray's log files; the run directory and the driver say what a person needs.
-        init.setdefault("log_to_driver", bool(config.get("verbose", False)))
+        init.setdefault("log_to_driver", bool(config.verbose))
         init.setdefault("logging_level", "warning")
     try:
         main_ppo.run_ppo(config, task_runner_class=ray.remote(PopulationTaskRunner))

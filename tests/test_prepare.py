@@ -1,0 +1,105 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from azr_overrides.config import compose
+from azr_overrides.prepare import POPULATION_ESTIMATOR, SINGLE_ESTIMATOR, ConfigError, environment, prepare
+
+MODEL = Path(__file__).parents[1] / "recipes" / "tiny_base" / "model"
+
+
+def configured(tmp_path, *overrides):
+    base = ["device=cpu", f"actor_rollout_ref.model.path={MODEL}", f"run_dir={tmp_path}/run"]
+    return compose([*base, *overrides])
+
+
+def test_a_population_is_completed(tmp_path):
+    config = configured(tmp_path, "population=2t2s")
+    sizes = prepare(config)
+    assert config.algorithm.adv_estimator == POPULATION_ESTIMATOR
+    assert config.actor_rollout_ref.model.lora.population.adapter_ids == [1, 2, 3, 4]
+    assert sizes.solver_tasks == 0
+    assert Path(config.trainer.default_local_dir).is_absolute()
+
+
+def test_the_baseline_is_completed(tmp_path):
+    config = configured(tmp_path)
+    assert prepare(config).solver_tasks > 0
+    assert config.algorithm.adv_estimator == SINGLE_ESTIMATOR
+
+
+def test_any_numbers_of_teachers_and_students_can_be_given(tmp_path):
+    config = configured(tmp_path, "population=1t1s", "population.teachers=3", "population.students=5")
+    prepare(config)
+    assert len(config.actor_rollout_ref.model.lora.population.seats) == 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["actor_rollout_ref.model.path=/nowhere/model"], "there is no such folder"),
+        (["population=2t2s", "population.students=0"], "at least one teacher and one student"),
+        (["azr.seed_dataset=/nowhere/seeds.jsonl"], r"azr\.seed_dataset=/nowhere/seeds\.jsonl"),
+        (["actor_rollout_ref.rollout.name=sglang"], "members are served by vLLM"),
+        (["actor_rollout_ref.rollout.n=4"], r"population\.attempts"),
+        (["actor_rollout_ref.actor.strategy=fsdp"], "only fsdp2"),
+        (["actor_rollout_ref.rollout.load_format=dummy"], "load the base itself"),
+        (["trainer.test_freq=10"], "python -m eval"),
+        (["trainer.resume_mode=maybe"], "choose auto, disable or resume_path"),
+        (["trainer.resume_mode=resume_path", "trainer.resume_from_path=/nowhere"], "is not a checkpoint"),
+        (["actor_rollout_ref.model.lora_rank=0"], "at least 1"),
+        (["population.budget=most"], r"population\.budget"),
+    ],
+)
+def test_what_cannot_run_is_refused_by_name(tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        prepare(configured(tmp_path, *overrides))
+
+
+def test_a_missing_model_path_says_what_to_pass(tmp_path):
+    config = compose(["device=cpu", f"run_dir={tmp_path}/run"])
+    with pytest.raises(ConfigError, match=r"actor_rollout_ref\.model\.path is not set"):
+        prepare(config)
+
+
+def test_a_folder_without_weights_is_no_model(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no weights"):
+        prepare(configured(tmp_path, f"actor_rollout_ref.model.path={tmp_path}/model"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_a_run_directory_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "run").mkdir(mode=0o500)
+    with pytest.raises(OSError, match="set run_dir"):
+        prepare(configured(tmp_path, "population=2t2s"))
+
+
+def checkpoint(tmp_path, seats, base=str(MODEL)):
+    folder = tmp_path / "run" / "checkpoints" / "step_3"
+    folder.mkdir(parents=True)
+    state = {"members": [{"seat": seat} for seat in seats], "base_model": base}
+    (folder / "population.json").write_text(json.dumps(state))
+
+
+def test_resuming_with_another_population_is_refused_before_anything_starts(tmp_path):
+    checkpoint(tmp_path, ["teacher1", "student1"])
+    with pytest.raises(ConfigError, match=r"holds 2 members \(teacher1, student1\)"):
+        prepare(configured(tmp_path, "population=2t2s"))
+
+
+def test_resuming_on_another_base_is_refused(tmp_path):
+    checkpoint(tmp_path, ["teacher1", "student1"], base="Qwen/Qwen2.5-Coder-7B")
+    with pytest.raises(ConfigError, match="adapters fit only the base"):
+        prepare(configured(tmp_path, "population=1t1s"))
+
+
+def test_cpu_runs_get_the_cpu_platform_and_gpu_runs_do_not(tmp_path):
+    cpu = environment(configured(tmp_path))
+    assert cpu["VERL_PLATFORM"] == "cpu" and cpu["HF_HUB_OFFLINE"] == "1"
+    gpu = environment(compose(["actor_rollout_ref.model.path=org/model"]))
+    assert "VERL_PLATFORM" not in gpu and "HF_HUB_OFFLINE" not in gpu
+    assert gpu["VERL_ENGINE_VENDOR"] == "populora"
