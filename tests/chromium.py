@@ -1,7 +1,7 @@
 """A headless Chromium for tests, driven over its debugging pipe: console, network, emulation, screenshots.
 
-The DevTools protocol is JSON messages ended by a zero byte, written to file descriptor 3 and read from 4; this needs
-no package and opens no port.
+The DevTools protocol is JSON messages ended by a zero byte, written to file descriptor 3 and read from 4:
+no package is needed and no port is opened.
 """
 
 import base64

@@ -23,6 +23,7 @@ def history(steps=STEPS, **changes):
             "tasks/unsolved_rate": 0.3,
             "invalid/duplicate": 1,
             "coverage/distinct_rate": 0.8 + noise.gauss(0, 0.05),
+            "coverage/new": 6 - 2 * progress + noise.gauss(0, 0.5),
             "complexity/ast_depth": 6 + progress,
             "complexity/cyclomatic": 2 + progress,
             "complexity/lines": 5 + progress,
@@ -41,7 +42,7 @@ EASY = {"tasks__solve_rate": lambda p: 0.5 + 0.5 * p}
 SIMPLER = {
     f"complexity__{name}": lambda p: 6 - 3 * p for name in ("ast_depth", "cyclomatic", "lines", "variables")
 }
-NARROWER = {"coverage__distinct_rate": lambda p: 0.9 - 0.4 * p}
+NARROWER = {"coverage__new": lambda p: 6 - 5 * p}
 FAILURES = {
     "self_calibration": EASY | SIMPLER | NARROWER,
     "copies": {"invalid__duplicate": lambda p: 24 * p},

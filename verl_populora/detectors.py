@@ -22,7 +22,8 @@ class DetectorSettings:
 
     window: int = 10  # steps that are averaged; two windows must have passed where they are compared
     easy_solve_rate: float = 0.8  # self-calibration: mean solve rate from which tasks count as easy
-    drop: float = 0.1  # self-calibration: relative fall of complexity and of variety since the first window
+    complexity_drop: float = 0.1  # self-calibration: relative fall of complexity since the first window
+    coverage_drop: float = 0.5  # self-calibration: relative fall of new structures a step, likewise
     min_distinct_rate: float = 0.3  # copies: share of valid programs with a structure of their own
     max_duplicate_rate: float = 0.5  # copies: share of proposals rejected as duplicates
     min_valid_rate: float = 0.1  # a teacher below this share of valid proposals teaches nothing
@@ -56,21 +57,20 @@ def warning_metrics(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def self_calibration(history: History, settings: DetectorSettings) -> Finding | None:
-    """Solve rate high while complexity and variety fall: tasks are fitted to what is solved already."""
+    """Solve rate high while complexity and coverage fall: tasks are fitted to what is solved already."""
     solve_rate = _recent(history, "tasks/solve_rate", settings.window)
-    variety = _first_and_recent(history, "coverage/distinct_rate", settings.window)
+    coverage = _first_and_recent(history, "coverage/new", settings.window)
     complexity = complexity_change(history, settings.window)
-    if solve_rate is None or variety is None or complexity is None:
+    if solve_rate is None or coverage is None or complexity is None:
         return None
-    first, recent = variety
-    falling = complexity <= -settings.drop and recent <= (1 - settings.drop) * first
-    if solve_rate < settings.easy_solve_rate or not falling:
+    first, recent = coverage
+    narrower = recent < (1 - settings.coverage_drop) * first
+    if solve_rate < settings.easy_solve_rate or complexity > -settings.complexity_drop or not narrower:
         return None
     return Finding(
         "self_calibration",
-        f"{solve_rate:.0%} of attempts succeed while program complexity fell by {-complexity:.0%} and the "
-        f"share of distinct structures from {first:.2f} to {recent:.2f}: teachers write "
-        "what is solved already.",
+        f"{solve_rate:.0%} of attempts succeed while program complexity fell by {-complexity:.0%} and new "
+        f"structures a step from {first:.1f} to {recent:.1f}: teachers write what is solved already.",
         "Use separate roles (population=1t1s or larger), reward no task that is always solved, "
         "and put references from the buffer into the teachers' prompts.",
     )

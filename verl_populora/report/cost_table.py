@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from verl_populora.report.data import RunData, natural
+from verl_populora.report.data import RunData, seat_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class MemberCost:
 
 
 def member_costs(run: RunData) -> Iterator[MemberCost]:
-    seats = sorted({name.split("/")[1] for name in run.names("member/")}, key=natural)
+    seats = sorted({name.split("/")[1] for name in run.names("member/")}, key=seat_order)
     everything = sum(run.total(f"member/{seat}/tokens") for seat in seats)
     for seat in seats:
         tokens = run.total(f"member/{seat}/tokens")

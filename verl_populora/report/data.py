@@ -91,6 +91,11 @@ def natural(text: str) -> list[str | int]:
     return [int(part) if part.isdigit() else part for part in NUMBER.split(text)]
 
 
+def seat_order(seat: str) -> tuple[bool, list[str | int]]:
+    """Sort key: teachers, then the others, by number within a role."""
+    return (not seat.startswith("teacher"), natural(seat))
+
+
 def mean_of(rows: Sequence[Sequence[float | None]]) -> tuple[float | None, ...]:
     """Step-wise mean over series, of the values that are there."""
     means: list[float | None] = []

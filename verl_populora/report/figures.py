@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from verl_populora.report.data import RunData, mean_of, natural
+from verl_populora.report.data import RunData, mean_of, seat_order
 from verl_populora.report.spec import Figure, LineFigure, Panel, Series, Style
 from verl_populora.report.verdict import complexity_index
 
@@ -251,7 +251,7 @@ def _seats(
     alone = len(names) == 1
     lines = [
         Series(seat, seat_colour(seat), run.series(name), name, strong=alone)
-        for seat, name in sorted(zip(seats, names, strict=True), key=lambda pair: natural(pair[0]))
+        for seat, name in sorted(zip(seats, names, strict=True), key=lambda pair: seat_order(pair[0]))
     ]
     if group is None or len(lines) < 2:
         return tuple(lines)
@@ -261,7 +261,7 @@ def _seats(
 
 
 def _proposer_rewards(run: RunData) -> tuple[Series, ...]:
-    """Rewards of teachers and of the role; a single agent has only the latter, its own series mixes both roles."""
+    """Rewards of teachers and of the role; a single agent's own series mixes both roles and is left out."""
     names = [f"member/{seat}/reward" for seat in run.seats("teacher")]
     lines = [
         Series(seat, seat_colour(seat), run.series(name), name)

@@ -87,7 +87,8 @@ def render_page(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"code": lambda program: Markup(code_html(program)), "number": number}
-    environment.globals |= {"draw": draw, "legend": legend, "has_data": has_data}
+    environment.globals |= {"draw": draw, "legend": legend}
+    environment.tests["has_data"] = has_data
     folder = files("verl_populora.report") / "templates"
     return environment.get_template("report.html.jinja").render(
         report=report,

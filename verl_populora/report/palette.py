@@ -1,8 +1,8 @@
 """Colours by name, for a light and a dark page.
 
-Teachers are warm, students cool, so that the two roles read apart at a glance; the eight seats of a role differ
-in hue. Runs and parts of a whole follow the colour-blind-safe set of Okabe and Ito (2008), adapted to both
-backgrounds.
+Teachers are warm, students cool, so that the two roles read apart at a glance; the eight seats of a role
+differ in hue. Runs and parts of a whole follow the colour-blind-safe set of Okabe and Ito (2008), adapted to
+both backgrounds.
 """
 
 import colorsys

@@ -33,7 +33,7 @@ def write_pngs(figures: Iterable[Figure], folder: Path) -> list[Path]:
     """One ``<figure id>.png`` for each figure that has data."""
     paths = []
     for figure in figures:
-        if has_data(figure):
+        if any(map(has_data, figure.panels)):
             paths.append(folder / f"{figure.id}.png")
             _canvas(figure).savefig(paths[-1], dpi=120)
     return paths

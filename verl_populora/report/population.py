@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from verl_populora.report.data import RunData, mean_of, natural, seat_of
+from verl_populora.report.data import RunData, mean_of, natural, seat_of, seat_order
 from verl_populora.report.figures import evolution_steps, seat_colour
 from verl_populora.report.spec import (
     Figure,
@@ -145,7 +145,7 @@ def _met(run: RunData) -> Matrix:
 
 
 def _tree(run: RunData, colours: Mapping[str, str]) -> Tree:
-    lanes = tuple(sorted({record["seat"] for record in run.lineage}, key=_role_then_number))
+    lanes = tuple(sorted({record["seat"] for record in run.lineage}, key=seat_order))
     by_seat: dict[str, list[Record]] = defaultdict(list)
     for record in sorted(run.lineage, key=lambda record: record["birth_step"]):
         by_seat[record["seat"]].append(record)
@@ -184,8 +184,3 @@ def _mean_distance(measured: Record, role: str) -> float | None:
     pairs = [measured["distance"][i][j] for i in index for j in index if i < j]
     present = [value for value in pairs if value is not None]
     return sum(present) / len(present) if present else None
-
-
-def _role_then_number(seat: str) -> tuple[int, list[str | int]]:
-    """Teachers above students."""
-    return (0 if seat.startswith("teacher") else 1, natural(seat))

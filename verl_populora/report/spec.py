@@ -1,7 +1,7 @@
 """What a figure shows, apart from how it is drawn: the page, its embedded data and the PNG files share it.
 
-Colours are names (``teacher``, ``student-3``, ``run-2``, ``part-4``); ``palette.py`` gives them values for a light
-and a dark page.
+Colours are names (``teacher``, ``student-3``, ``run-2``, ``part-4``); ``palette.py`` gives them values for a
+light and a dark page.
 """
 
 from dataclasses import asdict, dataclass
@@ -133,7 +133,7 @@ def as_json(figure: Figure) -> dict[str, Any]:
 
 
 def running_mean(values: Values, width: int) -> Values:
-    """Centred mean of the measured values within ``width // 2`` steps; None where the value itself is missing."""
+    """Centred mean of the values within ``width // 2`` steps; None where the value itself is missing."""
     half = width // 2
     means: list[float | None] = []
     for index, value in enumerate(values):
@@ -162,12 +162,8 @@ def value_range(figure: LineFigure) -> tuple[float, float]:
     return low, high
 
 
-def has_data(figure: Figure) -> bool:
-    """Whether any panel has anything to show."""
-    if isinstance(figure, LineFigure):
-        return any(
-            value is not None for panel in figure.panels for series in panel.series for value in series.values
-        )
-    if isinstance(figure, MatrixFigure):
-        return any(panel.rows and panel.columns for panel in figure.panels)
-    return any(panel.lives for panel in figure.panels)
+def has_data(panel: Panel | Matrix | Tree) -> bool:
+    """Whether a panel has anything to show."""
+    if isinstance(panel, Panel):
+        return any(value is not None for series in panel.series for value in series.values)
+    return bool(panel.rows if isinstance(panel, Matrix) else panel.lives)

@@ -129,7 +129,8 @@ def _outcome(frame: Frame, outcome: Outcome) -> str:
     first, last = frame.steps
     width = max(1.0, min(6.0, (WIDTH - LEFT - RIGHT) / max(1.0, last - first) - 0.5))
     x, y = frame.x(outcome.step) - width / 2, HEIGHT + outcome.lane * LANE
-    return f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{LANE - 1.5}" fill="{colour(outcome.result)}"/>'
+    fill = colour(outcome.result)
+    return f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{LANE - 1.5}" fill="{fill}"/>'
 
 
 def _runs(steps: Sequence[int], values: Sequence[float | None]) -> Iterable[list[tuple[int, float]]]:

@@ -5,6 +5,8 @@ from html import escape
 from verl_populora.report.spec import Matrix, MatrixFigure
 from verl_populora.report.svg import WIDTH, label, wrap
 
+NARROW = 26  # a cell that is narrower has no room for its number, which is then in its tooltip only
+
 
 def draw_matrix(figure: MatrixFigure, matrix: Matrix, identity: str) -> str:
     """A table of coloured cells, rows labelled on the left, columns above."""
@@ -39,14 +41,16 @@ def _cell(
     strength = round(8 + 84 * min(1.0, max(0.0, share)))
     centre, middle = x + width / 2, y + height / 2
     text = "–" if value is None else f"{value:.2f}"
-    ink = "cell-on" if strength > 52 else "cell-off"
+    baseline = middle - 2 if note else middle + 3.5
+    ink = "cell-on" if strength > 64 else "cell-off"
     below = (
         f'<text class="note {ink}" x="{centre:.1f}" y="{middle + 10:.1f}">{escape(note)}</text>'
         if note
         else ""
     )
+    texts = f'<text class="value {ink}" x="{centre:.1f}" y="{baseline:.1f}">{text}</text>{below}'
     return (
-        f'<rect class="cell" x="{x + 1:.1f}" y="{y + 1:.1f}" width="{width - 2:.1f}" height="{height - 2:.1f}" '
-        f'rx="2" style="--strength: {strength}%"/>'
-        f'<text class="value {ink}" x="{centre:.1f}" y="{middle + (-2 if note else 3.5):.1f}">{text}</text>{below}'
+        f'<rect class="cell" style="--strength: {strength}%" rx="2" x="{x + 1:.1f}" y="{y + 1:.1f}" '
+        f'width="{width - 2:.1f}" height="{height - 2:.1f}"><title>{text} {escape(note)}</title></rect>'
+        f"{texts if width >= NARROW else ''}"
     )

@@ -33,9 +33,9 @@ class Verdict:
 def judge(run: RunData, window: int = 10) -> Verdict:
     """Compare the first and the last ``window`` steps.
 
-    A run grows (simplifies) when its complexity index rose (fell) by at least 5 % and by more than two standard
-    errors of the difference of the two windows. Steps are not independent, so this is a guard against reading
-    noise, not a significance test; a claim needs several seeds.
+    A run grows (simplifies) when its complexity index rose (fell) by at least 5 % and by more than two
+    standard errors of the difference of the two windows. Steps are not independent, so this guards against
+    reading noise but is no significance test; a claim needs several seeds.
     """
     findings = tuple(detect(run.history, DetectorSettings(window=window)))
     if len(run.history) < 2 * window:
