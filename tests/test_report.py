@@ -1,4 +1,4 @@
-"""The report says what the run directory says, for one run or several, finished or not, and escapes all of it."""
+"""The report says what the run directory says, for one run or several, finished or not, escaped."""
 
 import json
 import re
@@ -49,9 +49,12 @@ class Elements(HTMLParser):
         self.tags.append((tag, dict(attrs)))
         self._script = dict(attrs).get("id") if tag == "script" else None
 
+    def handle_endtag(self, tag):
+        self._script = None
+
     def handle_data(self, data):
         if self._script:
-            self.scripts[self._script] = data
+            self.scripts[self._script] = self.scripts.get(self._script, "") + data
 
 
 def figures_by_id(paths, **options):
@@ -70,8 +73,7 @@ def test_every_measured_line_equals_metrics_jsonl(runs):
                         assert list(series.values) == [row.get(series.metric) for row in rows[panel.run]]
                         assert list(panel.steps) == [row["step"] for row in rows[panel.run]]
                         compared.add(series.metric)
-    for name in ("solve_rate", "valid_rate", "unsolved_rate", "mixed_rate", "solved_rate"):
-        assert f"tasks/{name}" in compared or name == "solve_rate"
+    assert {"tasks/valid_rate", "tasks/unsolved_rate", "tasks/mixed_rate", "tasks/solved_rate"} <= compared
     assert {
         "student/student2/solve_rate",
         "role/teacher/reward",
@@ -122,17 +124,19 @@ def test_text_from_a_run_cannot_become_markup(tmp_path):
     task |= {"program": f"def f(x):\n    return '{hostile}'", "inputs": [hostile], "outputs": [hostile]}
     attempt = {"outcome": "wrong", "answer": hostile}
     RunWriter(path).tasks(2, [task | {"message": hostile, "attempts": [attempt]}])
-    tags = Elements(render_page(load_report([path]))).tags
+    page = render_page(load_report([path]))
+    tags = Elements(page).tags
     assert [tag for tag, _ in tags].count("script") == 2
-    assert not any(tag in {"img", "b"} and "class" not in attrs and tag == "img" for tag, attrs in tags)
+    assert "img" not in [tag for tag, _ in tags]
+    assert "<b>run" not in page
 
 
 def test_all_panels_of_a_figure_share_their_axes(runs):
     for figure in figures_by_id([runs / "single", runs / "2t2s"]).values():
-        if figure.id.startswith("complexity_"):
+        if isinstance(figure, LineFigure) and figure.id.startswith("complexity_"):
             low, high = value_range(figure)
             for panel in figure.panels:
-                assert all(low <= value <= high for value in panel.series[0].values)
+                assert all(value is None or low <= value <= high for value in panel.series[0].values)
     page = render_page(load_report([runs / "single", runs / "2t2s"]))
     ranges = re.findall(r'<svg id="complexity_lines-\d"[^>]*data-first="([\d.]+)" data-last="([\d.]+)"', page)
     assert len(ranges) == 2 and len(set(ranges)) == 1
@@ -142,6 +146,7 @@ def test_matches_lineage_and_diversity_equal_their_files(runs):
     reader, figures = RunReader(runs / "2t2s"), figures_by_id([runs / "2t2s"])
     race, matrix, tree = figures["arms_race"], figures["match_matrix"], figures["lineage"]
     matches = reader.matches()
+    assert isinstance(race, LineFigure) and isinstance(figures["diversity"], LineFigure)
     assert [(o.step, o.result) for o in race.panels[0].outcomes] == [
         (m["step"], m["result"]) for m in matches
     ]
@@ -188,11 +193,11 @@ def test_a_flat_run_has_no_trend_and_a_shrinking_one_simplifies(tmp_path):
 def test_a_run_in_progress_is_shown_as_far_as_it_is(tmp_path, runs):
     empty = tmp_path / "started"
     RunWriter(empty).run_info({"seed": 1})
-    write_report([empty], tmp_path / "a")
+    write_report([empty], tmp_path / "a", png=False)
     RunWriter(empty).metrics(1, {"tasks/solve_rate": 0.5})
     with open(empty / "metrics.jsonl", "a") as file:
         file.write('{"step": 2, "tasks/so')
-    page = write_report([empty, runs / "2t2s"], tmp_path / "b").read_text()
+    page = write_report([empty, runs / "2t2s"], tmp_path / "b", png=False).read_text()
     assert "1 of at least 20 steps" in page and "in progress" in page
 
 

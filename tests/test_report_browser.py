@@ -1,4 +1,4 @@
-"""The page in a real browser: silent console, no request, every plot drawn, nothing overlaps or is cut off."""
+"""The page in a real browser: silent console, no request, every plot drawn, no overlap."""
 
 import json
 
