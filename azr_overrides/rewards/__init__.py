@@ -13,6 +13,7 @@ from azr_overrides.rewards.azr import (
     learnability,
     passes_filter,
 )
+from azr_overrides.rewards.qa import qa_reward
 from azr_overrides.rewards.teacher import FailureRateReward, ProposerReward, solve_rate, teacher_reward
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "evaluation_score",
     "learnability",
     "passes_filter",
+    "qa_reward",
     "solve_rate",
     "student_reward",
     "teacher_reward",

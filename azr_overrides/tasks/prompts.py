@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jinja2
 import yaml
 
+from azr_overrides.tasks.text_tools import shorten
 from azr_overrides.tasks.types import Task, TaskKind
 from azr_overrides.tasks.verification import hidden_split
 
@@ -152,6 +153,7 @@ class TemplatePrompts(PromptSet):
             keep_trailing_newline=True,
             autoescape=False,
         )
+        self._environment.filters["shorten"] = shorten
         for name in sources:
             try:
                 self._environment.get_template(name)

@@ -96,6 +96,12 @@ def error_name(line: str) -> str:
     return line.partition(":")[0].strip()
 
 
+def shorten(text: str, limit: int = 400) -> str:
+    """``text`` for showing: of more than ``limit`` characters only the first and last halves of that."""
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]}...{text[-half:]}"
+
+
 def value_type(text: str) -> str:
     """Type name of a value's text, for counters: ``"1"`` is ``int``, ``"1, 2"`` is ``tuple``.
 

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from azr_overrides.tasks.prompts import PromptSet, visible_pairs
+from azr_overrides.tasks.text_tools import shorten
 from azr_overrides.tasks.types import Task, TaskKind
 
 _PACKAGE = "absolute_zero_reasoner.data_construction"
@@ -66,7 +67,7 @@ class UpstreamPrompts(PromptSet):
 
 
 def _reference(task: Task) -> dict[str, str]:
-    return {"snippet": task.program, "input": task.inputs[0], "output": task.outputs[0]}
+    return {"snippet": task.program, "input": task.inputs[0], "output": shorten(task.outputs[0])}
 
 
 def _constant(module: str, name: str) -> str:
