@@ -1,8 +1,8 @@
 """The sandbox as the trainer sees it: an asynchronous queue of programs before a few template processes."""
 
 import asyncio
-import json
 import logging
+import marshal
 from collections import Counter, deque
 from itertools import count
 from time import monotonic
@@ -122,7 +122,7 @@ class Sandbox:
             "inputs": request.inputs,
             "max_chars": self._config.max_output_bytes,
         }
-        text = json.dumps(body).encode()
+        text = marshal.dumps(body)
         job = Job(
             next(self._numbers),
             request,

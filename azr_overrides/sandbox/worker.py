@@ -3,8 +3,8 @@
 import array
 import asyncio
 import contextlib
-import json
 import logging
+import marshal
 import os
 import signal
 import socket
@@ -16,13 +16,20 @@ from math import ceil
 from pathlib import Path
 from time import monotonic
 
+from azr_overrides.sandbox import library
 from azr_overrides.sandbox.template import protocol
 from azr_overrides.sandbox.types import RunRequest, RunResult, SandboxConfig, Status
 
 logger = logging.getLogger(__name__)
 
 # Appended, not inserted: this folder has modules named like those of the standard library.
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from template import zygote; sys.path.pop(); zygote.boot()"
+_BOOT = """
+import sys
+sys.path.append(sys.argv[1])
+from template import zygote
+sys.path.pop()
+zygote.boot(int(sys.argv.pop()))
+"""
 _STATUS_OF_TAG = {
     protocol.OK: Status.OK,
     protocol.EXCEPTION: Status.EXCEPTION,
@@ -50,6 +57,7 @@ class Job:
     retries: int = 0
     connection: socket.socket | None = None
     unsent: memoryview = field(default_factory=lambda: memoryview(b""))
+    waits_to_write: bool = False
     forged: bool = False  # the child broke the protocol
     started: float = 0.0
 
@@ -106,20 +114,23 @@ class Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         options = {
-            "control": theirs.fileno(),
             "trainer_pid": os.getpid(),
             "preload": config.preload,
-            "layers": config.layers,
-            "site_packages": config.site_packages,
-            "seccomp_backend": config.seccomp_backend,
-            "first_pid": 100 + 7919 * self.index % 30_000,
+            "confinement": {
+                "wanted": config.layers,
+                "readable": library.readable_paths(config.site_packages),
+                "library_is_public": library.is_readable_by_all(),
+                "seccomp_backend": config.seccomp_backend,
+                "first_pid": 100 + 7919 * self.index % 30_000,
+            },
         }
+        ours.send(marshal.dumps(options))
         isolated = [] if config.site_packages else ["-S"]
         with theirs:
             self._process = subprocess.Popen(
                 # Not -I or -E: they would make Python ignore the hash seed.
-                [sys.executable, "-s", "-P", "-B", *isolated, "-c", _BOOT, str(Path(__file__).parent)]
-                + [json.dumps(options)],
+                [sys.executable, "-s", "-P", "-B", *isolated, "-c", _BOOT]
+                + [str(Path(__file__).parent), str(theirs.fileno())],
                 env={"PYTHONHASHSEED": str(self.index + 1), "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -136,10 +147,9 @@ class Worker:
             raise TemplateFailed(
                 f"it ended at once, with status {await self._reap()}; see its messages on stderr"
             )
-        message = json.loads(hello)
-        if "error" in message:
-            raise TemplateFailed(message["error"])
-        self.layers = message["layers"]
+        self.layers = dict(line.split("=", 1) for line in hello.decode().splitlines())
+        if "error" in self.layers:
+            raise TemplateFailed(self.layers["error"])
         self._loop.add_reader(ours, self._read_control)
         self.ready = True
 
@@ -165,8 +175,9 @@ class Worker:
                 self._control.sendmsg([start], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
         self._write_request(job)
         if job.unsent:
-            self._loop.add_writer(ours, self._write_request, job)
-        self._loop.add_reader(ours, self._read_answer, job)
+            job.waits_to_write = True
+            self._loop.add_writer(ours.fileno(), self._write_request, job)
+        self._loop.add_reader(ours.fileno(), self._read_answer, job)
 
     def kill(self, job: Job) -> None:
         """Ask the template to kill the job's child; ``on_done`` follows."""
@@ -212,8 +223,9 @@ class Worker:
             return
         except OSError:  # the child has ended; its exit message says how
             job.unsent = memoryview(b"")
-        if not job.unsent:
-            self._loop.remove_writer(connection)
+        if not job.unsent and job.waits_to_write:
+            self._loop.remove_writer(connection.fileno())
+            job.waits_to_write = False
 
     def _read_answer(self, job: Job) -> bool:
         """Take what has arrived. Return False once nothing more can come."""
@@ -227,21 +239,23 @@ class Worker:
         except OSError:
             data = b""
         if not data:
-            self._loop.remove_reader(connection)
+            self._loop.remove_reader(connection.fileno())
             return False
         try:
             job.parser.feed(data)
         except protocol.ProtocolError:
             job.forged = True
-            self._loop.remove_reader(connection)
+            self._loop.remove_reader(connection.fileno())
             self.kill(job)
             return False
         return True
 
     def _release(self, job: Job) -> None:
         if job.connection is not None:
-            self._loop.remove_reader(job.connection)
-            self._loop.remove_writer(job.connection)
+            self._loop.remove_reader(job.connection.fileno())
+            if job.waits_to_write:
+                self._loop.remove_writer(job.connection.fileno())
+                job.waits_to_write = False
             job.connection.close()
             job.connection = None
 

@@ -8,6 +8,7 @@ evaluated before the program is loaded. Names of the program are therefore unkno
 
 import ast
 import builtins
+import re
 
 __builtins__ = dict(vars(builtins))
 
@@ -55,6 +56,14 @@ _NODES = (
 )
 
 
+# Outside its strings such text has no letter of which a name, a keyword or an attribute could be made.
+_LITERALS = re.compile(
+    r"""(?: '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*"
+      | True | False | None | [0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)? | [][(){},:+*/.\s-] )*""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
 class BadInput(ValueError):
     """The text is not the argument list of one call of plain values."""
 
@@ -97,6 +106,16 @@ def _check(node: ast.AST, targets: frozenset[str], depth: int) -> None:
         _check(child, targets, depth - 1)
 
 
+class _Arguments:
+    """What a call was given. It supports no operator, so an expression that yields one is that call alone."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, /, *args: object, **kwargs: object) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
 def evaluate_arguments(text: str) -> tuple[tuple, dict]:
     """Return the positional and keyword arguments that ``text`` stands for, for use in a confined process
     only.
@@ -104,15 +123,21 @@ def evaluate_arguments(text: str) -> tuple[tuple, dict]:
     Raises BadInput if the text is not an argument list, if evaluating it fails, or if an argument is neither
     a plain value nor a range.
     """
-    call = parse_arguments(text)
-    call.func = ast.copy_location(ast.Name(id="f", ctx=ast.Load()), call.func)
-    namespace = {**_NAMESPACE, "f": lambda *args, **kwargs: (args, kwargs), "__builtins__": {}}
-    try:
-        args, kwargs = eval(compile(ast.Expression(call), "<input>", "eval"), namespace)
-    except Exception as error:
-        raise BadInput(f"evaluating it raised {type(error).__name__}") from error
+    if _LITERALS.fullmatch(text):  # the usual case, at a third of the cost of a syntax tree
+        return _evaluate(f"f({text}\n)", {"f": _Arguments})
+    args, kwargs = _evaluate(ast.Expression(parse_arguments(text)), {**_NAMESPACE, "f": _Arguments})
     _check_plain((args, kwargs), MAX_DEPTH + 2)
     return args, kwargs
+
+
+def _evaluate(expression: str | ast.Expression, namespace: dict) -> tuple[tuple, dict]:
+    try:
+        captured = eval(compile(expression, "<input>", "eval"), {**namespace, "__builtins__": {}})
+    except Exception as error:
+        raise BadInput(f"evaluating it raised {type(error).__name__}") from error
+    if type(captured) is not _Arguments:
+        raise BadInput("not the arguments of one call")
+    return captured.args, captured.kwargs
 
 
 def _check_plain(value: object, depth: int) -> None:

@@ -20,33 +20,43 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result
+class Call:
+    """A C library call whose arguments are converted once, so that a fresh child only has to make it.
+
+    Every page that a child touches is copied from its template, which is most of what a child costs.
+    """
+
+    def __init__(self, function: str, *arguments: int | bytes | None) -> None:
+        self._name = function
+        self._function = getattr(_libc, function)
+        self._arguments = [
+            ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_void_p(value)
+            for value in arguments
+        ]
+
+    def __call__(self) -> int:
+        """Return the call's result. Raise OSError if it is negative."""
+        result = self._function(*self._arguments)
+        if result < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"{self._name}: {os.strerror(number)}")
+        return result
 
 
-def prctl(option: int, argument: int, *more: int) -> None:
-    """Raise OSError if the kernel refuses."""
-    values = [ctypes.c_ulong(value) for value in (argument, *more, 0, 0, 0)][:4]
-    _checked(_libc.prctl(option, *values), f"prctl({option})")
+def prctl(option: int, *arguments: int) -> Call:
+    return Call("prctl", option, *[*arguments, 0, 0, 0, 0][:4])
 
 
-def unshare(flags: int) -> None:
-    """Move this process into new namespaces. Raise OSError if the kernel refuses."""
-    _checked(_libc.unshare(flags), "unshare")
+def syscall(number: int, *arguments: int | bytes | None) -> Call:
+    """A raw system call; bytes are passed by address."""
+    return Call("syscall", number, *arguments)
 
 
-def drop_capabilities() -> None:
+def unshare(flags: int) -> Call:
+    """Move this process into new namespaces."""
+    return Call("unshare", flags)
+
+
+def drop_capabilities() -> Call:
     """Give up every capability; with no_new_privs they can't come back."""
-    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    _checked(_libc.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24))), "capset")
-
-
-def syscall(number: int, *arguments: int | bytes | None) -> int:
-    """A raw system call; bytes are passed by address. Raise OSError if it fails."""
-    converted = [
-        ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_void_p(value) for value in arguments
-    ]
-    return _checked(_libc.syscall(ctypes.c_long(number), *converted), f"system call {number}")
+    return Call("capset", struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24))

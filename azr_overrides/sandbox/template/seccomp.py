@@ -8,7 +8,6 @@ it runs on; without that library a small assembler with number tables for x86-64
 import ctypes
 import errno
 import os
-from dataclasses import dataclass
 
 from . import linux, seccomp_builtin, syscalls
 from .seccomp_builtin import SeccompUnavailable
@@ -16,36 +15,32 @@ from .seccomp_builtin import SeccompUnavailable
 _MODE_FILTER = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Compiled filter: 8-byte BPF instructions, and who compiled it."""
+def compile_filter(allow_open: bool, backend: str = "auto") -> tuple[bytes, str]:
+    """Compile the policy into BPF instructions of 8 bytes; also return who compiled it.
 
-    program: bytes
-    backend: str
-
-
-def compile_filter(allow_open: bool, backend: str = "auto") -> Filter:
-    """Compile the policy. ``allow_open``: let programs open files for reading (only under landlock).
+    ``allow_open``: let programs open files for reading (only under landlock).
 
     Raises SeccompUnavailable, naming what is missing.
     """
     if backend in ("auto", "libseccomp"):
         try:
-            return Filter(_compile_with_libseccomp(allow_open), "libseccomp")
+            return _compile_with_libseccomp(allow_open), "libseccomp"
         except OSError as error:
             if backend == "libseccomp":
                 raise SeccompUnavailable(f"libseccomp.so.2 can't be used: {error}") from error
-    return Filter(seccomp_builtin.compile_filter(allow_open), "builtin")
+    return seccomp_builtin.compile_filter(allow_open), "builtin"
 
 
 class _FilterProgram(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
 
-def install(compiled: Filter) -> None:
-    """Confine this process, for good. Needs no_new_privs. Raises OSError."""
-    program = _FilterProgram(len(compiled.program) // 8, compiled.program)
-    linux.prctl(linux.PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(program))
+class Install(linux.Call):
+    """The call that confines a process, for good. It needs no_new_privs."""
+
+    def __init__(self, instructions: bytes) -> None:
+        self._program = _FilterProgram(len(instructions) // 8, instructions)  # must outlive the call
+        super().__init__("prctl", linux.PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(self._program), 0, 0)
 
 
 # From libseccomp's public header.

@@ -11,33 +11,34 @@ import array
 import contextlib
 import gc
 import importlib
-import json
+import marshal
 import os
 import select
 import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
 
 from . import child, confinement, protocol, syscalls
 
 MAX_EXTENSIONS = 4  # how often a child that the host kept waiting gets its wall-clock limit again
 
 
-@dataclass(slots=True)
 class Child:
     """One running child."""
 
-    job: int
-    pid: int
-    pidfd: int
-    started: float
-    deadline: float
-    wall_s: float
-    cpu_s: int
-    extensions: int = 0
-    cause: bytes = protocol.EXITED
+    __slots__ = ("job", "pid", "pidfd", "started", "deadline", "wall_s", "cpu_s", "extensions", "cause")
+
+    def __init__(self, job: int, pid: int, started: float, wall_s: float, cpu_s: int) -> None:
+        self.job = job
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.started = started
+        self.deadline = started + wall_s
+        self.wall_s = wall_s
+        self.cpu_s = cpu_s
+        self.extensions = 0
+        self.cause = protocol.EXITED
 
 
 class Template:
@@ -105,17 +106,13 @@ class Template:
         pid = os.fork()
         if pid == 0:
             self._become_child(connection, memory, cpu_s)
-        pidfd = os.pidfd_open(pid)
-        running = Child(job, pid, pidfd, started, started + wall_s, wall_s, cpu_s)
-        self._children[pidfd] = self._jobs[job] = running
-        self._poll.register(pidfd, select.POLLIN)
+        running = Child(job, pid, started, wall_s, cpu_s)
+        self._children[running.pidfd] = self._jobs[job] = running
+        self._poll.register(running.pidfd, select.POLLIN)
 
     def _become_child(self, connection: int, memory: int, cpu_s: int) -> None:
         try:
             os.setsid()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.dup2(1, 2)
             self._confined.lock_in(connection, self._pid, cpu_s, memory)
             child.serve(syscalls.ANSWER_FD)
         finally:
@@ -129,13 +126,14 @@ class Template:
             signal.pidfd_send_signal(running.pidfd, signal.SIGKILL)  # it may not lead its group yet
 
     def _reap(self, running: Child) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(running.pid, signal.SIGKILL)
+        may_have_forked = self._confined.install_filter is None
+        if may_have_forked:
+            self._kill(running)
         _, status, usage = os.wait4(running.pid, 0)
         self._poll.unregister(running.pidfd)
         os.close(running.pidfd)
         del self._children[running.pidfd], self._jobs[running.job]
-        if self._confined.filter is None:
+        if may_have_forked:
             self._kill_orphans()
         wall = time.monotonic() - running.started
         times = usage.ru_utime, usage.ru_stime, wall
@@ -188,33 +186,27 @@ def _is_starved(running: Child) -> bool:
     return state in "RD" and ticks / os.sysconf("SC_CLK_TCK") < running.cpu_s
 
 
-def boot() -> None:
-    """Run the template; the last command line argument holds its options as JSON (see
-    ``worker.Worker.start``).
+def boot(control_fd: int) -> None:
+    """Run the template on its end of a SEQPACKET socket; the first message holds its options, see
+    ``worker.Worker.start``. Answers with one line for each layer, or with one that starts with ``error``.
     """
-    options = json.loads(sys.argv.pop())
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # a scheduler signals everyone; the trainer decides when to end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    control = socket.socket(fileno=options["control"])
-    control.set_inheritable(False)
+    control = socket.socket(fileno=control_fd)
+    options = marshal.loads(control.recv(1 << 20))
     trainer = os.pidfd_open(options["trainer_pid"])
     if os.getppid() != options["trainer_pid"]:
         return
     try:
         for name in options["preload"]:
             importlib.import_module(name)
-        confined = confinement.prepare(
-            tuple(options["layers"]),
-            options["site_packages"],
-            options["seccomp_backend"],
-            options["first_pid"],
-        )
+        confined = confinement.prepare(**options["confinement"])
     except Exception as error:
-        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        control.send(f"error={type(error).__name__}: {error}".encode())
         return
-    control.send(json.dumps({"layers": confined.layers}).encode())
+    control.send("\n".join(f"{name}={state}" for name, state in confined.layers.items()).encode())
     for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
         del sys.modules[name]
     gc.collect()
