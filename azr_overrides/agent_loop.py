@@ -13,7 +13,16 @@ from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from azr_overrides.episode import Episode, EpisodePlan, EpisodeResult, Generation, Message, PromptTooLong, Row, Rules
+from azr_overrides.episode import (
+    Episode,
+    EpisodePlan,
+    EpisodeResult,
+    Generation,
+    Message,
+    PromptTooLong,
+    Row,
+    Rules,
+)
 from azr_overrides.rewards.azr import AzrProposerReward
 from azr_overrides.sandbox import Sandbox
 from azr_overrides.settings import build_rules, sandbox_config
@@ -24,7 +33,9 @@ from azr_overrides.tasks.types import Task
 # AgentLoopWorkerTQ is a Ray actor class; a subclass needs the class behind it.
 _AgentLoopWorker = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
-LEDGER = "ledger"  # column: on an episode's first row, what the trainer records of the episode; elsewhere empty
+LEDGER = (
+    "ledger"  # column: on an episode's first row, what the trainer records of the episode; elsewhere empty
+)
 
 
 @dataclass
@@ -77,10 +88,14 @@ class EpisodeAgentLoop(AgentLoopBase):
 
         result = await Episode(plan, process.rules, policy, process.known).run()
         if not result.rows:
-            raise RuntimeError(f"episode {plan.episode} of step {plan.step} produced no sample: {dict(result.drops)}")
+            raise RuntimeError(
+                f"episode {plan.episode} of step {plan.step} produced no sample: {dict(result.drops)}"
+            )
         return _outputs(result)
 
-    async def _generate(self, adapter_id: int, messages: list[Message], sampling: dict[str, Any]) -> Generation:
+    async def _generate(
+        self, adapter_id: int, messages: list[Message], sampling: dict[str, Any]
+    ) -> Generation:
         build = self.continuous_token_builder.build_initial_tokens
         prompt_ids = await self.loop.run_in_executor(None, lambda: build(messages, tools=None))
         limit = self.rollout_config.prompt_length

@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for notice in notices:
         print(f"note: {notice}", file=sys.stderr)
     if dry_run:
-        print("\n".join(["# overrides", *overrides, "# configuration", OmegaConf.to_yaml(config, resolve=True)]))
+        print(
+            "\n".join(["# overrides", *overrides, "# configuration", OmegaConf.to_yaml(config, resolve=True)])
+        )
         return OK
     write_tasks(seed_file(config), seeds)
     return _run(config, isolation)
@@ -71,7 +73,9 @@ def _run(config: DictConfig, isolation: IsolationReport) -> int:
             train(config)
     except KeyboardInterrupt:
         info.finish("interrupted")
-        print(f"interrupted; the same command resumes from {config.trainer.default_local_dir}", file=sys.stderr)
+        print(
+            f"interrupted; the same command resumes from {config.trainer.default_local_dir}", file=sys.stderr
+        )
         return INTERRUPTED
     except BaseException as error:
         info.finish(f"failed: {type(error).__name__}: {error}")

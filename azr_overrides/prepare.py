@@ -92,7 +92,9 @@ def _check_model_folder(folder: Path) -> None:
     if vocabulary is None or not tokenizer.is_file():
         return
     parsed = json.loads(tokenizer.read_text())
-    names = set(parsed.get("model", {}).get("vocab", {})) | {t["content"] for t in parsed.get("added_tokens", [])}
+    names = set(parsed.get("model", {}).get("vocab", {})) | {
+        t["content"] for t in parsed.get("added_tokens", [])
+    }
     if vocabulary < len(names):
         raise ConfigError(f"{folder}: the tokenizer has {len(names)} tokens, the model only {vocabulary}")
 
@@ -101,16 +103,28 @@ def _check_unsupported(config: DictConfig) -> None:
     """Refuse what verl offers but a population can't do, by name."""
     refused: list[tuple[str, Any, str]] = [
         ("actor_rollout_ref.rollout.name", lambda v: v != "vllm", "members are served by vLLM"),
-        ("actor_rollout_ref.rollout.n", lambda v: v != 1, "an episode makes its own samples; use population.attempts"),
+        (
+            "actor_rollout_ref.rollout.n",
+            lambda v: v != 1,
+            "an episode makes its own samples; use population.attempts",
+        ),
         ("actor_rollout_ref.actor.strategy", lambda v: v != "fsdp2", "only fsdp2 is supported"),
-        ("actor_rollout_ref.rollout.load_format", lambda v: "dummy" in v, "the rollout must load the base itself"),
+        (
+            "actor_rollout_ref.rollout.load_format",
+            lambda v: "dummy" in v,
+            "the rollout must load the base itself",
+        ),
         ("actor_rollout_ref.rollout.calculate_log_probs", lambda v: not v, "the canary needs them"),
         ("actor_rollout_ref.model.lora.merge", bool, "members can't be merged into one base"),
         ("algorithm.use_kl_in_reward", bool, "use actor_rollout_ref.actor.use_kl_loss"),
         ("trainer.v1.trainer_mode", lambda v: v != "sync", "only the synchronous trainer is supported"),
         ("trainer.val_before_train", bool, "evaluate checkpoints with `python -m eval`"),
         ("trainer.test_freq", lambda v: v > 0, "evaluate checkpoints with `python -m eval`"),
-        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size", lambda v: v > 1, "adapters are chosen by sample"),
+        (
+            "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+            lambda v: v > 1,
+            "adapters are chosen by sample",
+        ),
     ]
     for key, is_bad, why in refused:
         value = OmegaConf.select(config, key)
@@ -136,7 +150,9 @@ def _check_resume(config: DictConfig, layout: PopulationLayout) -> None:
     if trainer.resume_mode == "resume_path":
         folder = Path(str(trainer.resume_from_path))
         if not (folder / "population.json").is_file():
-            raise ConfigError(f"trainer.resume_from_path={folder} is not a checkpoint: it has no population.json")
+            raise ConfigError(
+                f"trainer.resume_from_path={folder} is not a checkpoint: it has no population.json"
+            )
     else:
         folder = checkpoints.latest(Path(trainer.default_local_dir))
     if folder is None:
@@ -162,7 +178,9 @@ def environment(config: DictConfig) -> dict[str, str]:
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
+        ),
     }
     if config.trainer.device == "cpu":
         variables |= {

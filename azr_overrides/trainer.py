@@ -145,7 +145,9 @@ class AzrTrainer(PopulationTrainer):
         )
 
     def _proposal_key(self, record: Record) -> str:
-        adapter_id = next(m.adapter_id for m in self.population.members.values() if m.name == record["teacher"])
+        adapter_id = next(
+            m.adapter_id for m in self.population.members.values() if m.name == record["teacher"]
+        )
         group = Group(record["episode"], adapter_id, Part.PROPOSE, record["kind"], "t")
         return f"{group.uid}_{record['index']}_0"
 

@@ -31,7 +31,10 @@ def test_one_changed_bit_changes_the_checksum(dtype):
 def test_swapped_projections_change_the_checksum():
     tensors = state()
     swapped = dict(tensors)
-    swapped["layers.0.gate.A"], swapped["layers.0.up.A"] = tensors["layers.0.up.A"], tensors["layers.0.gate.A"]
+    swapped["layers.0.gate.A"], swapped["layers.0.up.A"] = (
+        tensors["layers.0.up.A"],
+        tensors["layers.0.gate.A"],
+    )
     assert checksum(tensors) != checksum(swapped)
 
 

@@ -71,7 +71,9 @@ class Population:
 
     def record_match(self, match: Match, observation: MatchObservation) -> dict[str, Any]:
         """Update both ratings; returns what ``matches.jsonl`` says of the outcome."""
-        update = self._rating_model.update(self.ratings[match.teacher], self.ratings[match.student], observation)
+        update = self._rating_model.update(
+            self.ratings[match.teacher], self.ratings[match.student], observation
+        )
         self.ratings[match.teacher], self.ratings[match.student] = update.teacher, update.student
         return {
             "teacher": self.members[match.teacher].name,

@@ -138,7 +138,9 @@ class PopulationEngine(FSDPEngineWithLMHead):
         elif loss_agg_mode.startswith("seq-mean"):
             weights = (tokens > 0).float()
         else:
-            raise ValueError(f"actor.loss_agg_mode={loss_agg_mode!r} has no per-member normalisation; use token-mean")
+            raise ValueError(
+                f"actor.loss_agg_mode={loss_agg_mode!r} has no per-member normalisation; use token-mean"
+            )
         own = torch.zeros(len(self.layout.seats), dtype=torch.float64)
         own.index_add_(0, self._slots(data["adapter_id"]), weights.double())
         own = own.to(get_device_id())
@@ -180,7 +182,9 @@ class PopulationEngine(FSDPEngineWithLMHead):
             raise ValueError(
                 "the rollout must load the base by itself: set actor_rollout_ref.rollout.load_format=safetensors"
             )
-        changed = [s for s in self.layout.seats if s not in self._sent or self._sent[s].version != self.versions[s]]
+        changed = [
+            s for s in self.layout.seats if s not in self._sent or self._sent[s].version != self.versions[s]
+        ]
         description = {
             self.layout.id_of(seat): {
                 "seat": seat,
@@ -276,6 +280,6 @@ def _like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 for _device in ("cpu", "cuda"):
-    EngineRegistry.register(model_type="language_model", backend="fsdp2", device=_device, vendor=ENGINE_VENDOR)(
-        PopulationEngine
-    )
+    EngineRegistry.register(
+        model_type="language_model", backend="fsdp2", device=_device, vendor=ENGINE_VENDOR
+    )(PopulationEngine)

@@ -70,7 +70,9 @@ class PopulationWorker(ActorRolloutRefWorker):
         def parent(name: str, version: int) -> AdapterWeights:
             seat = seats[name]
             if self._engine.versions[seat] != version:
-                raise ValueError(f"{name} has version {self._engine.versions[seat]}, its child was planned for {version}")
+                raise ValueError(
+                    f"{name} has version {self._engine.versions[seat]}, its child was planned for {version}"
+                )
             return self._weights(seat)
 
         children = {birth.seat: make_child(birth.lineage, parent) for birth in births}
@@ -91,7 +93,9 @@ class PopulationWorker(ActorRolloutRefWorker):
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def save_members(self, folder: str, names: Mapping[str, str], metadata: Mapping[str, Mapping[str, Any]]) -> None:
+    def save_members(
+        self, folder: str, names: Mapping[str, str], metadata: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         """Write every member as a PEFT folder with its optimiser state; the first rank writes, all take part.
 
         Layout: ``adapters/<name>/`` (what `peft` and vLLM load), ``optimizer/<name>.safetensors``, ``engine.json``.

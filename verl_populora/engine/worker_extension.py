@@ -9,8 +9,6 @@ from verl_populora.engine import wire
 from verl_populora.engine.delivery import AdapterReceipt, checksum
 
 
-
-
 class PopulationWorkerExtension(vLLMColocateWorkerExtension):
     """verl's worker extension that knows several adapters.
 

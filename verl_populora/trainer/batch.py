@@ -69,9 +69,7 @@ def check_canary(figures: dict[str, MemberFigures], max_gap: float, mean_gap: fl
     Raises:
         CanaryError: naming the members, the numbers and the likely causes.
     """
-    bad = {
-        seat: f for seat, f in figures.items() if not (f.gap_max <= max_gap and f.gap_mean <= mean_gap)
-    }
+    bad = {seat: f for seat, f in figures.items() if not (f.gap_max <= max_gap and f.gap_mean <= mean_gap)}
     if not bad:
         return
     lines = [
@@ -80,7 +78,9 @@ def check_canary(figures: dict[str, MemberFigures], max_gap: float, mean_gap: fl
         for seat, f in sorted(bad.items())
     ]
     raise CanaryError(
-        "the rollout engine and the trainer disagree about samples of this step:\n  " + "\n  ".join(lines) + "\n"
+        "the rollout engine and the trainer disagree about samples of this step:\n  "
+        + "\n  ".join(lines)
+        + "\n"
         "The samples would be off-policy without anyone noticing. Likely causes: an adapter that reached the engine "
         "late, under another id or with swapped projections; a stale prefix cache; a tokenizer shorter than the "
         "model's vocabulary; different temperature, dtype or attention settings on the two sides. If the gap is only "

@@ -92,7 +92,9 @@ class PopulationTrainer(PPOTrainerSync):
         """Self-play has no dataset: only the number of steps is known."""
         trainer = self.config.trainer
         self.steps_per_epoch = int(trainer.steps_per_epoch)
-        self.total_training_steps = int(trainer.total_training_steps or self.steps_per_epoch * trainer.total_epochs)
+        self.total_training_steps = int(
+            trainer.total_training_steps or self.steps_per_epoch * trainer.total_epochs
+        )
         with open_dict(self.config):
             self.config.actor_rollout_ref.actor.optim.total_training_steps = self.total_training_steps
             # verl's loop also ends at total_epochs; here the number of steps alone decides.
@@ -120,7 +122,9 @@ class PopulationTrainer(PPOTrainerSync):
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
         if num_prompts not in (None, len(self.plans)):
-            raise ValueError("episodes are planned by step and can't be refilled; disable algorithm.filter_groups")
+            raise ValueError(
+                "episodes are planned by step and can't be refilled; disable algorithm.filter_groups"
+            )
         column = np.empty(len(self.plans), dtype=object)
         column[:] = list(self.plans)
         batch = tu.get_tensordict(
@@ -180,16 +184,16 @@ class PopulationTrainer(PPOTrainerSync):
         record = {
             "step": step,
             "fitness": {population.members[seat].name: value for seat, value in fitness.items()},
-            "births": [
-                {"seat": b.seat, "replaced": b.replaced, **asdict(b.lineage)} for b in births
-            ],
+            "births": [{"seat": b.seat, "replaced": b.replaced, **asdict(b.lineage)} for b in births],
             "diversity": self.actor_rollout_wg.diversity(population.rules.evolution.collapse_cosine)[0],
         }
         if births:
             versions = self.actor_rollout_wg.breed(births, names)[0]
             for birth, child in zip(births, population.accept_births(births, versions, step), strict=True):
                 self.writer.birth(member_record(child))
-                logger.info("step %d: %s replaces %s (%s)", step, child.name, birth.replaced, birth.lineage.operator)
+                logger.info(
+                    "step %d: %s replaces %s (%s)", step, child.name, birth.replaced, birth.lineage.operator
+                )
         self.writer.evolution(record)
         self._extra_metrics["population/mean_cosine"] = record["diversity"]["mean_cosine"]
         if record["diversity"]["collapsed"]:
@@ -233,7 +237,11 @@ class PopulationTrainer(PPOTrainerSync):
         state = self.population.state_dict()
         for record in state["members"]:
             record["adapter"] = f"adapters/{record['name']}"
-        population = {"step": self.global_steps, "base_model": self.config.actor_rollout_ref.model.path, **state}
+        population = {
+            "step": self.global_steps,
+            "base_model": self.config.actor_rollout_ref.model.path,
+            **state,
+        }
         (folder / POPULATION_FILE).write_text(json.dumps(population, indent=2))
         (folder / TRAINER_FILE).write_text(json.dumps(self.task_state()))
 
@@ -310,4 +318,6 @@ def _phase_times(timing_raw: Mapping[str, float]) -> dict[str, float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+    return isinstance(value, int | float | np.number) or (
+        isinstance(value, torch.Tensor) and value.numel() == 1
+    )
