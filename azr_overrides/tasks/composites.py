@@ -120,9 +120,9 @@ class CompositeSchedule:
         scheduler = selection.composite_scheduler
         return cls(
             start_step=selection.composite_start_step,
-            chance=selection.composite_chance,
+            chance=selection.composite_chance_initial if scheduler.enabled else selection.composite_chance,
             n_min=selection.composite_function_n_min,
-            n_max=selection.composite_function_n_max,
+            n_max=selection.max_programs_initial if scheduler.enabled else selection.composite_function_n_max,
             grows=scheduler.enabled,
             n_growth_start=scheduler.update_num_programs_start,
             n_growth_interval=scheduler.update_num_programs_interval,
