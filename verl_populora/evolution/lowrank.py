@@ -2,14 +2,14 @@
 
 A tall factor X of shape (n, k) is written ``X = Q R`` with orthonormal columns in Q. Two routes lead there:
 
-* Cholesky of the Gram matrix: after scaling columns to unit length, ``X^T X = L L^T`` in float64, ``Q = X D^-1 L^-T``.
-  One pass over X, and Q stays implicit, so that a later combination ``Q C`` is one more pass. Q is orthonormal up to
-  ``eps64 * cond^2``, hence this route is taken while the condition number of the scaled X is known to be small.
-* Householder QR in float64 otherwise: rank-deficient, zero or nearly collinear columns.
+* Cholesky of the Gram matrix: with columns scaled to unit length, ``D^-1 X^T X D^-1 = L L^T`` and
+  ``Q = X D^-1 L^-T``. One pass over X, and Q stays implicit, so that a later combination ``Q C`` is one more pass.
+  Whatever the rounding of the Gram matrix, Q R is X; what it costs is orthonormality, by its error times
+  ``|L^-1|^2``. So it is summed in float32 blocks where that factor is small, in float64 otherwise.
+* Householder QR in float64 where the columns are dependent or nearly so.
 
 With ``B = Q_b R_b`` and ``A^T = Q_a R_a`` the singular value decomposition of dW is that of the small core
-``scaling * R_b R_a^T``. Scaling columns first makes the result independent of how magnitude is spread over the columns
-of the two factors.
+``scaling * R_b R_a^T``. Scaling the columns makes the result independent of how magnitude is spread over them.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,17 @@ from torch import Tensor
 
 from verl_populora.adapters.weights import LoraFactors
 
-# The Gram route loses cond^2 * 1e-16 of orthonormality: 1e-8 at the limit. Applying a transform in float32 loses
-# cond * 6e-8, which a factor below the second limit keeps near 5e-7.
-_GRAM_CONDITION_LIMIT = 1e4
-_FLOAT32_CONDITION_LIMIT = 8.0
+# Limits on the growth |L^-1|_F^2 / k, which is 1 for orthogonal columns and about cond^2 for the worst ones.
+# Rounding of a blocked float32 Gram matrix is near 1e-7 and of a float64 one near 1e-16, so orthonormality stays
+# well below 1e-5 at either limit. Combining columns in float32 loses 6e-8 times the root of the growth.
+_FLOAT32_GRAM_LIMIT = 2.0
+_FLOAT32_COMBINATION_LIMIT = 64.0
+_FLOAT64_GRAM_LIMIT = 1e8
+
+# Rows that one float32 product sums up before the sum goes on in float64.
+_BLOCK = 256
+# Shorter columns could lose digits to underflow when squared in float32.
+_MIN_FLOAT32_LENGTH = 1e-12
 
 # Rows of U that decide the sign of a singular vector, which the decomposition itself leaves open.
 _SIGN_ROWS = 64
@@ -99,27 +106,31 @@ class LowRankSvd:
         return self.right.combine(self.right_core if mix is None else self.right_core @ mix)
 
 
-def orthonormalise(factor: Tensor) -> Basis:
-    """The orthonormal basis of the columns of ``factor`` (n, k), any floating dtype.
+def orthonormalise(first: Tensor, second: Tensor) -> tuple[Basis, Basis]:
+    """Orthonormal bases of the columns of two factors (n_1, k) and (n_2, k), any floating dtype.
 
-    Raises ``ValueError`` for entries that are not finite.
+    The two share k, so that their small matrices go through linear algebra together. Raises ``ValueError`` for entries
+    that are not finite.
     """
+    if torch.float64 not in (first.dtype, second.dtype):
+        gram = torch.stack([_blocked_gram(first.float()), _blocked_gram(second.float())])
+        left, right = _from_gram((first, second), gram, _FLOAT32_GRAM_LIMIT, _MIN_FLOAT32_LENGTH)
+        return left or _orthonormalise_in_float64(first), right or _orthonormalise_in_float64(second)
+    return _orthonormalise_in_float64(first), _orthonormalise_in_float64(second)
+
+
+def _orthonormalise_in_float64(factor: Tensor) -> Basis:
     exact = factor.double()
     gram = exact.T @ exact
-    scale = gram.diagonal().sqrt()
-    if not torch.isfinite(scale).all():
+    if not torch.isfinite(gram.diagonal()).all():
         raise ValueError("the factor holds entries that are not finite")
-    scale = torch.where(scale > 0.0, scale, 1.0)
-    lower, failed = torch.linalg.cholesky_ex(gram / torch.outer(scale, scale))
-    if not failed:
-        inverse = torch.linalg.solve_triangular(lower, torch.eye(len(scale), dtype=lower.dtype), upper=False)
-        condition = _condition(lower, inverse)
-        if condition <= _GRAM_CONDITION_LIMIT:
-            exact_enough = factor.dtype != torch.float64 and condition <= _FLOAT32_CONDITION_LIMIT
-            dtype = torch.float32 if exact_enough else torch.float64
-            return Basis(factor, inverse.T / scale[:, None], lower.T * scale, dtype)
-    q, r = torch.linalg.qr(exact / scale)
-    return Basis(q, None, r * scale, torch.float64)
+    (basis,) = _from_gram((factor,), gram[None], _FLOAT64_GRAM_LIMIT, min_length=0.0)
+    if basis is not None:
+        return basis
+    lengths = gram.diagonal().sqrt()
+    lengths = torch.where(lengths > 0.0, lengths, 1.0)
+    q, r = torch.linalg.qr(exact / lengths)
+    return Basis(q, None, r * lengths, torch.float64)
 
 
 def svd(update: LoraFactors) -> LowRankSvd:
@@ -129,25 +140,51 @@ def svd(update: LoraFactors) -> LowRankSvd:
 
 def svd_of_sum(terms: Sequence[tuple[float, LoraFactors]]) -> LowRankSvd:
     """Thin singular value decomposition of ``sum(weight * dW)``; all updates have the same (out, in)."""
-    left = orthonormalise(torch.cat([update.b for _, update in terms], dim=1))
-    right = orthonormalise(torch.cat([update.a for _, update in terms], dim=0).T)
-    weights = torch.cat(
-        [
-            torch.full((update.b.shape[1],), weight * update.scaling, dtype=torch.float64)
-            for weight, update in terms
-        ]
+    left, right = orthonormalise(
+        _stacked([update.b for _, update in terms], dim=1), _stacked([update.a for _, update in terms], dim=0).T
     )
-    left_core, values, right_core = torch.linalg.svd((left.r * weights) @ right.r.T, full_matrices=False)
+    weights = [weight * update.scaling for weight, update in terms for _ in range(update.a.shape[0])]
+    core = (left.r * torch.tensor(weights, dtype=torch.float64)) @ right.r.T
+    left_core, values, right_core = torch.linalg.svd(core, full_matrices=False)
     signs = _signs(left.head(_SIGN_ROWS) @ left_core)
     return LowRankSvd(left, right, left_core * signs, values, right_core.T * signs)
 
 
-def _condition(lower: Tensor, inverse: Tensor) -> float:
-    """An estimate of the condition number of a triangular matrix with unit rows, at least 1.
+def _stacked(factors: list[Tensor], dim: int) -> Tensor:
+    return factors[0] if len(factors) == 1 else torch.cat(factors, dim=dim)
 
-    The Frobenius bound ``|L| |L^-1| / k`` is exact for orthogonal matrices and never below ``cond / k``.
-    """
-    return float(torch.linalg.matrix_norm(lower) * torch.linalg.matrix_norm(inverse)) / lower.shape[0]
+
+def _blocked_gram(factor: Tensor) -> Tensor:
+    """``X^T X`` in float64, (k, k), from float32 products over blocks of rows."""
+    whole = factor.shape[0] // _BLOCK * _BLOCK
+    blocks = factor[:whole].unflatten(0, (-1, _BLOCK))
+    gram = torch.bmm(blocks.mT, blocks).sum(0, dtype=torch.float64)
+    rest = factor[whole:]
+    return gram + rest.T @ rest
+
+
+def _from_gram(
+    factors: Sequence[Tensor], gram: Tensor, growth_limit: float, min_length: float
+) -> list[Basis | None]:
+    """Bases by Cholesky of the Gram matrices (len(factors), k, k); None where that would lose too many digits."""
+    lengths = gram.diagonal(dim1=1, dim2=2).sqrt()
+    scaled = gram / (lengths[:, :, None] * lengths[:, None, :])
+    lower, failed = torch.linalg.cholesky_ex(scaled)
+    identity = torch.eye(gram.shape[1], dtype=gram.dtype)
+    inverse = torch.linalg.solve_triangular(lower, identity.expand_as(gram), upper=False)
+    growth = inverse.square().mean(dim=(1, 2)) * gram.shape[1]
+    # Comparisons with NaN are false, so that lengths of zero or infinity are rejected here too.
+    usable = (failed == 0) & (lengths.amin(dim=1) > min_length) & (growth <= growth_limit)
+    transforms, upper = inverse.mT / lengths[:, :, None], lower.mT * lengths[:, None, :]
+    bases: list[Basis | None] = []
+    for index, factor in enumerate(factors):
+        if not usable[index]:
+            bases.append(None)
+            continue
+        in_float32 = factor.dtype != torch.float64 and float(growth[index]) <= _FLOAT32_COMBINATION_LIMIT
+        dtype = torch.float32 if in_float32 else torch.float64
+        bases.append(Basis(factor, transforms[index], upper[index], dtype))
+    return bases
 
 
 def _signs(rows: Tensor) -> Tensor:

@@ -54,17 +54,19 @@ class DareCrossover(Operator):
 
 
 def sparsified(update: LoraFactors, drop: float, generator: torch.Generator) -> LoraFactors:
-    """Both factors with entries dropped by independent masks and rescaled, in float32 at least."""
+    """The update with entries of both factors dropped by independent masks; the rescaling goes into ``scaling``."""
+    kept_levels = round((1 - drop) * _LEVELS)
+    rescale = (_LEVELS / kept_levels) ** 2
     return LoraFactors(
-        _dropped(update.a, drop, generator), _dropped(update.b, drop, generator), update.scaling
+        _dropped(update.a, kept_levels, generator),
+        _dropped(update.b, kept_levels, generator),
+        update.scaling * rescale,
     )
 
 
-def _dropped(tensor: Tensor, drop: float, generator: torch.Generator) -> Tensor:
-    kept_levels = round((1 - drop) * _LEVELS)
+def _dropped(tensor: Tensor, kept_levels: int, generator: torch.Generator) -> Tensor:
     count = tensor.numel()
     bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     # Signed 16-bit integers are uniform over [-2^15, 2^15).
     keep = bits.view(torch.int16)[:count].view(tensor.shape) < kept_levels - _LEVELS // 2
-    dtype = torch.promote_types(tensor.dtype, torch.float32)
-    return torch.where(keep, tensor.to(dtype) * (_LEVELS / kept_levels), 0.0)
+    return tensor * keep

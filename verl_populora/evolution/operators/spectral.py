@@ -42,13 +42,12 @@ class SpectralMutation(Operator):
         parent = svd(parents[0]).truncate(spec.rank)
         noise = torch.randn(parent.size, generator=generator, dtype=torch.float64)
         values = parent.values * torch.exp(self.epsilon * noise)
-        left = self._rotation(parent.size, generator)
-        right = self._rotation(parent.size, generator)
+        left, right = self._rotations(parent.size, generator)
         return to_factors([Part(parent, left * values, right)], spec)
 
-    def _rotation(self, size: int, generator: torch.Generator) -> Tensor:
-        """An orthogonal (size, size) matrix near the identity."""
-        gaussian = torch.randn(size, size, generator=generator, dtype=torch.float64)
-        half = (self.epsilon / 2) * (gaussian - gaussian.T) / (2 * size) ** 0.5
+    def _rotations(self, size: int, generator: torch.Generator) -> Tensor:
+        """Two orthogonal matrices near the identity, (2, size, size)."""
+        gaussian = torch.randn(2, size, size, generator=generator, dtype=torch.float64)
+        half = (gaussian - gaussian.mT) * (self.epsilon / 2 / (2 * size) ** 0.5)
         identity = torch.eye(size, dtype=torch.float64)
         return torch.linalg.solve(identity - half, identity + half)
