@@ -121,7 +121,7 @@ class EpisodeAgentLoop(AgentLoopBase):
             metrics=AgentLoopMetrics(),
             extra_fields=dict(output.extra_fields),
         )
-        return Generation(text, len(response_ids), sample)
+        return Generation(text, len(response_ids), output.extra_fields["adapter_version"], sample)
 
 
 def _outputs(result: EpisodeResult) -> list[AgentLoopOutput]:

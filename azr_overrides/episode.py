@@ -45,6 +45,7 @@ class Generation:
 
     text: str  # prompt part that belongs to the answer (an opened think tag) and response, as AZR scores it
     tokens: int  # response tokens
+    version: int  # of the adapter that wrote it
     sample: Any  # opaque: the rollout's own record of prompt, tokens and log-probabilities
 
 
@@ -293,6 +294,7 @@ class Episode:
             "format_ok": well_formed,
             "solve_rate": _mean([self.rules.counted_accuracy(a.verdict.accuracy) for a in attempts]),
             "response_tokens": generation.tokens,
+            "teacher_version": generation.version,
             "completion": generation.text,
             "attempts": [self._attempt_record(a) for a in attempts],
         }
@@ -314,6 +316,7 @@ class Episode:
             "format_ok": None,
             "solve_rate": _mean([self.rules.counted_accuracy(a.verdict.accuracy) for a in attempts]),
             "response_tokens": 0,
+            "teacher_version": None,
             "completion": "",
             "attempts": [self._attempt_record(a) for a in attempts],
         }
@@ -327,6 +330,7 @@ class Episode:
             "detail": attempt.verdict.detail,
             "reward": attempt.reward,
             "response_tokens": attempt.generation.tokens,
+            "version": attempt.generation.version,
             "completion": attempt.generation.text,
         }
 

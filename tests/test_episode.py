@@ -39,7 +39,7 @@ class Script:
         self.order.append(adapter_id)
         if isinstance(line, Exception):
             raise line
-        return Generation(line, tokens=len(line), sample=object())
+        return Generation(line, tokens=len(line), version=0, sample=object())
 
 
 def run(policy, *, known=frozenset(), duplicate=-1.0, **changes):
