@@ -24,7 +24,6 @@ TINY = Qwen2Config(
     num_key_value_heads=2,
     max_position_embeddings=64,
     tie_word_embeddings=True,
-    attn_implementation="sdpa",
 )
 
 

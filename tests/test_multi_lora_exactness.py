@@ -78,7 +78,7 @@ def test_mixed_gradients_equal_those_of_each_adapter_alone() -> None:
     batch = random_batch(LENGTHS)
     backward(model, multi, batch, SLOTS)
     for slot, name in enumerate(NAMES[:3]):
-        rows = (slot == SLOTS).nonzero().flatten()
+        rows = torch.eq(SLOTS, slot).nonzero().flatten()
         backward(alone, alone_multi, rows_of(batch, rows), torch.full((len(rows),), slot))
         assert_same(gradients(multi, name), gradients(alone_multi, name))
     assert all(parameter.grad is None for parameter in multi.parameters_of("student2"))
@@ -252,7 +252,7 @@ def test_autocast_computes_in_bfloat16_and_keeps_float32_gradients() -> None:
 
 
 def test_bfloat16_base_trains_float32_adapters() -> None:
-    model = random_model().to(torch.bfloat16)
+    model = random_model().bfloat16()
     multi = MultiLora.inject(model, multi_lora_model(NAMES)[1].config, seed=0)
     backward(model, multi, random_batch(LENGTHS), SLOTS)
     for name in NAMES[:3]:
