@@ -205,6 +205,10 @@ class Simulator:
             "sandbox/programs_per_s": 400 + float(self.rng.random()) * 50,
         }
         metrics["time/step"] = metrics["time/rollout"] + metrics["time/update"] + metrics["time/sync"] + 0.2
+        for kind in KINDS:
+            rates_of_kind = [record["solve_rate"] for record in valid if record["kind"] == kind]
+            if rates_of_kind:
+                metrics[f"tasks/{kind}/solve_rate"] = mean(rates_of_kind)
         for reason in INVALID_REASONS:
             metrics[f"invalid/{reason}"] = sum(record["reason"] == reason for record in records)
         for name in ("ast_depth", "cyclomatic", "lines", "variables"):

@@ -4,6 +4,7 @@ import json
 import re
 import struct
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -57,8 +58,8 @@ class Elements(HTMLParser):
             self.scripts[self._script] = self.scripts.get(self._script, "") + data
 
 
-def figures_by_id(paths, **options):
-    return {figure.id: figure for figure in load_report(paths, **options).figures}
+def figures_by_id(paths) -> dict[str, Any]:
+    return {figure.id: figure for figure in load_report(paths).figures}
 
 
 def test_every_measured_line_equals_metrics_jsonl(runs):
@@ -234,6 +235,25 @@ def test_samples_are_the_hardest_the_most_learnable_and_the_easiest():
 def test_long_programs_are_cut_with_a_note():
     shown = code_html("\n".join(f"x{index} = 1" for index in range(100)))
     assert shown.count("\n") == 40 and "60 more lines" in shown
+
+
+def test_a_part_of_a_stack_has_the_same_colour_in_every_run(tmp_path):
+    counts = {
+        "a": {"invalid/syntax": 9, "invalid/timeout": 1},
+        "b": {"invalid/timeout": 5, "invalid/crash": 1},
+    }
+    for name, invalid in counts.items():
+        RunWriter(tmp_path / name).metrics(1, invalid)
+    panels = figures_by_id([tmp_path / "a", tmp_path / "b"])["invalid"].panels
+    colours = [{series.label: series.colour for series in panel.series} for panel in panels]
+    assert colours == [{"syntax": "part-1", "timeout": "part-2"}, {"timeout": "part-2", "crash": "part-3"}]
+
+
+def test_small_parts_of_a_stack_are_summed_up(tmp_path):
+    RunWriter(tmp_path).metrics(1, {f"invalid/reason{index}": 20 - index for index in range(10)})
+    series = figures_by_id([tmp_path])["invalid"].panels[0].series
+    assert [one.label for one in series][-2:] == ["reason6", "3 other"]
+    assert series[-1].values == (13 + 12 + 11,)
 
 
 def test_compute_by_member_adds_up(runs):

@@ -52,7 +52,10 @@ def _canvas(figure: Figure) -> Canvas:
             side.set_visible(False)
         if len(figure.panels) > 1:
             axes.set_title(panel.run, fontsize=9, loc="left", color="#5d6069")
-        if isinstance(panel, Panel) and isinstance(figure, LineFigure):
+        if not has_data(panel):
+            axes.set_axis_off()
+            axes.text(0, 0.9, "Not measured.", fontsize=8, color="#5d6069", transform=axes.transAxes)
+        elif isinstance(panel, Panel) and isinstance(figure, LineFigure):
             _draw_lines(axes, figure, panel)
         elif isinstance(panel, Matrix) and isinstance(figure, MatrixFigure):
             _draw_matrix(axes, figure, panel)
@@ -101,9 +104,6 @@ def _draw_lines(axes: Axes, figure: LineFigure, panel: Panel) -> None:
 
 
 def _draw_matrix(axes: Axes, figure: MatrixFigure, matrix: Matrix) -> None:
-    if not matrix.rows:
-        axes.set_axis_off()
-        return
     colours = LinearSegmentedColormap.from_list("strength", ["#f2f6f8", COLOURS["student"]])
     numbers = [_plottable(row) for row in matrix.values]
     axes.imshow(numbers, cmap=colours, vmin=figure.low, vmax=figure.high, aspect="auto")
@@ -122,12 +122,19 @@ def _draw_tree(axes: Axes, tree: Tree) -> None:
     operators: dict[str, str] = {}
     for life in tree.lives:
         operators.setdefault(life.operator, life.colour)
-        axes.barh(life.lane, life.died - life.born, left=life.born, height=0.4, color=COLOURS[life.colour])
+        axes.barh(
+            life.lane,
+            life.died - life.born,
+            left=life.born,
+            height=0.4,
+            color=COLOURS[life.colour],
+            edgecolor="white",
+        )
         for parent in life.parents:
             if parent in lanes:
                 axes.plot([life.born, life.born], [lanes[parent], life.lane], color="#5d6069", linewidth=0.6)
     axes.set_yticks(range(len(tree.lanes)), tree.lanes)
-    axes.invert_yaxis()
+    axes.set_ylim(max(len(tree.lanes), 6) - 0.5, -0.5)  # few lanes are not stretched
     for operator, colour in operators.items():
         axes.barh(0, 0, color=COLOURS[colour], label="founder" if operator == "init" else operator)
     if operators:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from verl_populora.report.data import RunData, mean_of, natural, seat_of, seat_order
-from verl_populora.report.figures import evolution_steps, seat_colour
+from verl_populora.report.series import evolution_steps, seat_colour
 from verl_populora.report.spec import (
     Figure,
     Life,
