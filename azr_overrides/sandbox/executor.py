@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import marshal
-from collections import Counter, deque
+from collections import deque
 from itertools import count
 from time import monotonic
 
@@ -47,7 +47,7 @@ class Sandbox:
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
         self._workers: list[Worker] = []
-        self._queue: deque[Job] = deque()
+        self._queues: dict[int | None, deque[Job]] = {None: deque(), 0: deque(), 1: deque()}  # by interpreter
         self._numbers = count(1)
         self._statistics = Statistics()
         self._report: IsolationReport | None = None
@@ -130,7 +130,7 @@ class Sandbox:
             asyncio.get_running_loop().create_future(),
             self._new_parser(request),
         )
-        self._queue.append(job)
+        self._queues[request.interpreter].append(job)
         self._dispatch()
         try:
             return await job.future
@@ -152,8 +152,10 @@ class Sandbox:
     async def close(self) -> None:
         """End every process. Unfinished programs get the status CANCELLED. Can be called twice."""
         self._open = False
-        unfinished = [*self._queue, *(job for worker in self._workers for job in worker.jobs.values())]
-        self._queue.clear()
+        unfinished = [
+            *self._take_queued(),
+            *(job for worker in self._workers for job in worker.jobs.values()),
+        ]
         for job in unfinished:
             self._resolve(job, job.results(Status.CANCELLED), 0.0)
         tasks, self._tasks = self._tasks, set()
@@ -164,49 +166,49 @@ class Sandbox:
         self._workers = []
 
     def _new_parser(self, request: RunRequest) -> protocol.FrameParser:
-        return protocol.FrameParser(
-            len(request.inputs), 4 * self._config.max_output_bytes
-        )  # characters in UTF-8
+        utf8_bytes = 4 * self._config.max_output_bytes
+        return protocol.FrameParser(len(request.inputs), utf8_bytes)
 
     def _dispatch(self) -> None:
-        """Give queued jobs to free children, oldest first; one that asks for a busy interpreter lets others
-        pass.
-        """
-        free = sum(worker.free for worker in self._workers)
-        running = sum(len(worker.jobs) for worker in self._workers)
-        free = min(free, self._config.slots - running)
-        waiting: list[Job] = []
-        while free > 0 and self._queue:
-            job = self._queue.popleft()
-            if job.future.done():
-                continue
-            group = job.request.interpreter
-            candidates = [w for w in self._workers if w.free and (group is None or w.index % 2 == group % 2)]
-            if not candidates:
-                waiting.append(job)
-                continue
-            max(candidates, key=lambda worker: worker.free).launch(job)
+        """Give waiting jobs to free children: the oldest first among those whose interpreter has one."""
+        free = self._config.slots - sum(len(worker.jobs) for worker in self._workers)
+        while free > 0:
+            best: tuple[Worker, deque[Job]] | None = None
+            for interpreter, queue in self._queues.items():
+                while queue and queue[0].future.done():  # cancelled
+                    queue.popleft()
+                if queue and (best is None or queue[0].number < best[1][0].number):
+                    worker = self._freest_worker(interpreter)
+                    best = (worker, queue) if worker else best
+            if best is None:
+                return
+            worker, queue = best
+            worker.launch(queue.popleft())
             free -= 1
-        self._queue.extendleft(reversed(waiting))
+
+    def _freest_worker(self, interpreter: int | None) -> Worker | None:
+        candidates = [w for w in self._workers if w.free and interpreter in (None, w.index % 2)]
+        return max(candidates, key=lambda worker: worker.free, default=None)
 
     def _job_done(
         self, worker: Worker, job: Job, missing: Status, cpu_s: float, wall_s: float, rss_kb: int
     ) -> None:
         if missing is not Status.WORKER_LOST:
             self._losses = 0
-        if missing is Status.WORKER_LOST and not job.parser.complete and not job.forged and job.retries == 0:
+        answered = job.parser.complete or job.forged
+        if missing is Status.WORKER_LOST and not answered and job.retries == 0 and not self._failure:
             job.retries += 1
             job.parser = self._new_parser(job.request)
             self._statistics.retries += 1
             if self._open:
-                self._queue.appendleft(job)
+                self._queues[job.request.interpreter].appendleft(job)
         else:
             self._resolve(job, job.results(missing, cpu_s, wall_s, rss_kb), wall_s)
         self._dispatch()
 
     def _resolve(self, job: Job, results: tuple[RunResult, ...], wall_s: float) -> None:
         if not job.future.done():
-            self._statistics.record(Counter(result.status for result in results), wall_s)
+            self._statistics.record(results, wall_s)
             job.future.set_result(results)
 
     def _worker_lost(self, worker: Worker) -> None:
@@ -223,6 +225,7 @@ class Sandbox:
                 raise TemplateFailed(f"{self._losses} of them ended in a row without finishing a program")
             await fresh.start()
         except TemplateFailed as error:
+            await fresh.close()
             self._fail(f"sandbox templates keep failing: {error}; look at the host's memory and at stderr")
             return
         self._statistics.respawns += 1
@@ -231,10 +234,15 @@ class Sandbox:
     def _fail(self, reason: str) -> None:
         logger.error("%s", reason)
         self._failure = reason
-        while self._queue:
-            job = self._queue.popleft()
+        for job in self._take_queued():
             if not job.future.done():
                 job.future.set_exception(SandboxError(reason))
+
+    def _take_queued(self) -> list[Job]:
+        jobs = [job for queue in self._queues.values() for job in queue]
+        for queue in self._queues.values():
+            queue.clear()
+        return jobs
 
     async def _watch(self) -> None:
         """Kill a template that does not enforce its own limits, for example because it was stopped."""

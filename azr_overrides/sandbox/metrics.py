@@ -1,9 +1,10 @@
 """Counts and times of what the sandbox did."""
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from time import monotonic
 
-from azr_overrides.sandbox.types import Status
+from azr_overrides.sandbox.types import RunResult, Status
 
 _KEPT_TIMES = 10_000
 
@@ -19,10 +20,11 @@ class Statistics:
         self.retries = 0
         self.respawns = 0
 
-    def record(self, statuses: Counter[Status], wall_s: float) -> None:
-        """Take the outcome of one program: statuses of its calls, life of its child in seconds."""
+    def record(self, results: Iterable[RunResult], wall_s: float) -> None:
+        """Take the outcome of one program: its results, life of its child in seconds."""
         self._programs += 1
-        self._statuses += statuses
+        for result in results:
+            self._statuses[result.status] += 1
         self._times.append(wall_s)
 
     def as_dict(self) -> dict[str, float]:

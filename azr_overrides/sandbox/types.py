@@ -75,6 +75,10 @@ class RunRequest:
     wall_s: float | None = None
     memory_mb: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.interpreter not in (None, 0, 1):
+            raise ValueError(f"interpreter is {self.interpreter!r}; it must be 0, 1 or None")
+
 
 @dataclass(frozen=True, slots=True)
 class RunResult:

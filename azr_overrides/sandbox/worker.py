@@ -248,6 +248,8 @@ class Worker:
             self._loop.remove_reader(connection.fileno())
             self.kill(job)
             return False
+        if job.parser.complete:  # what may still come is looked at when the child has ended
+            self._loop.remove_reader(connection.fileno())
         return True
 
     def _release(self, job: Job) -> None:
