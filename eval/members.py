@@ -13,7 +13,16 @@ BASE_NAME = "base"
 BASELINE_NAME = "baseline"
 UNIFORM_BASE_NAME = "base (uniform prompt)"
 # What changes the function that an adapter computes, beyond its tensors.
-_CONFIG_KEYS = ("r", "lora_alpha", "target_modules", "use_rslora", "rank_pattern", "alpha_pattern", "use_dora", "bias")
+_CONFIG_KEYS = (
+    "r",
+    "lora_alpha",
+    "target_modules",
+    "use_rslora",
+    "rank_pattern",
+    "alpha_pattern",
+    "use_dora",
+    "bias",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,12 @@ def adapter_hash(folder: Path) -> tuple[str, int]:
             raise UsageError(f"{folder} is not an adapter: {path.name} is missing")
     config = json.loads(config_path.read_text())
     if config.get("peft_type") != "LORA":
-        raise UsageError(f"{config_path}: peft_type is {config.get('peft_type')!r}; only LORA adapters can be evaluated")
-    settings = {key: sorted(value) if isinstance(value := config.get(key), list) else value for key in _CONFIG_KEYS}
+        raise UsageError(
+            f"{config_path}: peft_type is {config.get('peft_type')!r}; only LORA adapters can be evaluated"
+        )
+    settings = {
+        key: sorted(value) if isinstance(value := config.get(key), list) else value for key in _CONFIG_KEYS
+    }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     digest.update(file_digest(weights, "sha256").encode())
     ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
@@ -107,14 +120,20 @@ def check_names(members: list[EvalMember]) -> None:
     names = [member.name for member in members]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise UsageError(f"member names are not unique: {', '.join(repeated)}; rename with --adapter NAME=DIR")
+        raise UsageError(
+            f"member names are not unique: {', '.join(repeated)}; rename with --adapter NAME=DIR"
+        )
 
 
 def base_revision(model: str, revision: str | None) -> str:
     """What identifies the base's weights: the commit of a hub model, or a hash over a folder's weight files."""
     folder = Path(model)
     if folder.is_dir():
-        files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin") or path.name == "config.json")
+        files = sorted(
+            path
+            for path in folder.iterdir()
+            if path.suffix in (".safetensors", ".bin") or path.name == "config.json"
+        )
         if not any(path.suffix in (".safetensors", ".bin") for path in files):
             raise UsageError(f"--base {model}: the folder holds no .safetensors or .bin weights")
         digest = hashlib.sha256()

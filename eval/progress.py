@@ -37,7 +37,12 @@ class Progress:
         fresh, elapsed = self._done - self._at_start, now - self._started
         left = f", {duration(elapsed * (self._total - self._done) / fresh)} left" if fresh else ""
         line = f"{self._what}: {self._done}/{self._total} in {duration(elapsed)}{left} {note}".rstrip()
-        print(f"\r\x1b[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
+        print(
+            f"\r\x1b[K{line}" if self._live else line,
+            end="" if self._live else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def finish(self) -> None:
         if self._live:

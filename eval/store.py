@@ -1,11 +1,11 @@
 """The files of one output directory, by which the stages meet. JSON lines are append-only; the rest is atomic.
 
-    run.json                what was asked for: base, members, profile, sampling, data hashes, versions
-    plan.jsonl              which completion (key) belongs to which member, benchmark, problem and sample
-    prompts/*.jsonl         every rendered prompt, for reading
-    completions/*.jsonl     what the models wrote, by key; one file a writer, merged when read
-    grades/<grader>.jsonl   verdicts by key; one file for each version of a grader and profile
-    results.json            one record a member and benchmark;  table.*  the rendered results
+run.json                what was asked for: base, members, profile, sampling, data hashes, versions
+plan.jsonl              which completion (key) belongs to which member, benchmark, problem and sample
+prompts/*.jsonl         every rendered prompt, for reading
+completions/*.jsonl     what the models wrote, by key; one file a writer, merged when read
+grades/<grader>.jsonl   verdicts by key; one file for each version of a grader and profile
+results.json            one record a member and benchmark;  table.*  the rendered results
 """
 
 import hashlib
@@ -21,7 +21,9 @@ from eval.types import Completion, Grade, Request, Sampling, Status, UsageError
 SCHEMA = 1
 
 
-def request_key(base: str, adapter_sha256: str, prompt: str, sampling: Sampling, sample: int, engine: str) -> str:
+def request_key(
+    base: str, adapter_sha256: str, prompt: str, sampling: Sampling, sample: int, engine: str
+) -> str:
     """Cache key of one completion: base weights, adapter weights, rendered prompt, sampling, engine and dtype."""
     identity = [base, adapter_sha256, prompt, asdict(sampling), sample, engine]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:40]
@@ -45,7 +47,9 @@ def read_lines(path: Path) -> Iterator[dict]:
         except json.JSONDecodeError as error:
             if number == len(lines):
                 return
-            raise UsageError(f"{path}, line {number}: damaged ({error.msg}); delete that line to go on") from error
+            raise UsageError(
+                f"{path}, line {number}: damaged ({error.msg}); delete that line to go on"
+            ) from error
 
 
 class Appender:
@@ -100,7 +104,9 @@ class Store:
 
     def read_run(self) -> dict:
         if not self.run_path.exists():
-            raise UsageError(f"{self.directory} holds no evaluation (run.json is missing); start one with: python -m eval run")
+            raise UsageError(
+                f"{self.directory} holds no evaluation (run.json is missing); start one with: python -m eval run"
+            )
         run = json.loads(self.run_path.read_text())
         if run.get("schema") != SCHEMA:
             raise UsageError(f"{self.run_path} has schema {run.get('schema')}; this version reads {SCHEMA}")

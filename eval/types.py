@@ -1,6 +1,6 @@
 """What travels through an evaluation, in the order in which it appears.
 
-    data file --loaders-> Problem --prompts-> Request --generate-> Completion --graders-> Grade --table-> cells
+data file --loaders-> Problem --prompts-> Request --generate-> Completion --graders-> Grade --table-> cells
 """
 
 from collections.abc import Mapping
@@ -78,7 +78,6 @@ class Request:
     sample: int  # 0-based
     template: str
     prompt: str
-    prompt_sha: str
     special_tokens: bool  # whether the tokenizer adds its own (false after a chat template)
     sampling: Sampling
 

@@ -44,7 +44,9 @@ def evalplus_equal(
         return False
 
 
-def _mbpp_oracle(entry_point: str, arguments: Any, output: Any, expected: Any, exact: bool, atol: float) -> bool:
+def _mbpp_oracle(
+    entry_point: str, arguments: Any, output: Any, expected: Any, exact: bool, atol: float
+) -> bool:
     if entry_point == "are_equivalent":  # evalplus accepts any returned value for this task
         return True
     if entry_point == "sum_div":

@@ -117,7 +117,12 @@ class CodeRunner:
     ``layers`` is what is attempted; leaving one out is for tests. Use it as a context manager.
     """
 
-    def __init__(self, workers: int = 2, layers: tuple[str, ...] = ("namespaces", "landlock", "seccomp"), limits: Limits | None = None):
+    def __init__(
+        self,
+        workers: int = 2,
+        layers: tuple[str, ...] = ("namespaces", "landlock", "seccomp"),
+        limits: Limits | None = None,
+    ):
         self.limits = limits or Limits()
         self._layers = layers
         self._idle: queue.Queue[_Template] = queue.Queue()
@@ -243,7 +248,9 @@ class CodeRunner:
 class _CallReader:
     """Takes the lines of one child as they come, whatever it writes."""
 
-    def __init__(self, limits_s: list[float], on_value: Callable[[int, Any, float], bool], max_bytes: int) -> None:
+    def __init__(
+        self, limits_s: list[float], on_value: Callable[[int, Any, float], bool], max_bytes: int
+    ) -> None:
         self._limits = limits_s
         self._on_value = on_value
         self._budget = max_bytes

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 
+from azr_overrides.sandbox import library
 from azr_overrides.sandbox.template import confinement, linux
 from eval.code import child
 
@@ -55,7 +56,13 @@ def _supervise(pid: int, wall_s: float, control: socket.socket) -> str:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    confined = confinement.prepare(tuple(json.loads(sys.argv[2])), True, "auto", 2)
+    confined = confinement.prepare(
+        tuple(json.loads(sys.argv[2])),
+        library.readable_paths(site_packages=True),
+        library.is_readable_by_all(),
+        "auto",
+        2,
+    )
     for name in _PRELOAD:
         __import__(name)
     gc.collect()

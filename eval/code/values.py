@@ -73,7 +73,7 @@ def encode(value: Any, depth: int = 0) -> Any:
         return str.__str__(value)
     for base, tag in _SEQUENCES:
         if isinstance(value, base):
-            items = list(base.__iter__(value))
+            items = list(base.__iter__(value))  # pyright: ignore[reportArgumentType]
             if len(items) > _HUGE and tag in ("l", "t"):
                 return _encode_digest(tag, items, depth)
             return [tag, _encode_items(items, depth)]

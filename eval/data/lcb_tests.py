@@ -54,5 +54,13 @@ def _decode_packed(text: str) -> list:
         if not isinstance(content, str):
             raise BadTests(f"the pickle holds a {type(content).__name__}, not a string")
         return json.loads(content)
-    except (binascii.Error, zlib.error, pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError) as error:
+    except (
+        binascii.Error,
+        zlib.error,
+        pickle.UnpicklingError,
+        EOFError,
+        ValueError,
+        IndexError,
+        KeyError,
+    ) as error:
         raise BadTests(f"tests can't be decoded: {error}") from error

@@ -7,6 +7,7 @@ process that can be killed: sympy has no time limit of its own.
 import logging
 import random
 import re
+from typing import Any
 
 import sympy
 from math_verify import parse, verify
@@ -152,7 +153,7 @@ def _agree_at_points(gold: list, prediction: list) -> bool:
         return False
     symbols = sorted(left.free_symbols, key=str)
     for _ in range(_SAMPLE_POINTS):
-        point = {symbol: sympy.Rational(stream.randint(100, 900), 701) for symbol in symbols}
+        point: dict[Any, Any] = {symbol: sympy.Rational(stream.randint(100, 900), 701) for symbol in symbols}
         values = [sympy.N(side.subs(point), 30) for side in (left, right)]
         if not all(value.is_number and value.is_finite for value in values):
             return False

@@ -23,7 +23,11 @@ def _depths(text: str) -> list[int]:
 
 def split_list(text: str) -> list[str]:
     """Top-level elements, separated by commas, semicolons, "and" or "or"; enclosing set braces are removed."""
-    text = re.sub(r"\\(?:text|mathrm|mbox|textrm)\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", ",", text)
+    text = re.sub(
+        r"\\(?:text|mathrm|mbox|textrm)\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])",
+        ",",
+        text,
+    )
     text = text.replace(r"\{", "{").replace(r"\}", "}").strip()
     if text.startswith("{") and text.endswith("}") and min(_depths(text)[1:], default=0) >= 1:
         text = text[1:-1]
@@ -112,7 +116,9 @@ def _one_interval(text: str) -> str | None:
     if len(terms) == 3 and variable.fullmatch(terms[1]) and relations[0][0] == relations[1][0]:
         ascending = relations[0][0] == "<"
         low, high = (terms[0], terms[2]) if ascending else (terms[2], terms[0])
-        closed_low, closed_high = (relations[0][1], relations[1][1]) if ascending else (relations[1][1], relations[0][1])
+        closed_low, closed_high = (
+            (relations[0][1], relations[1][1]) if ascending else (relations[1][1], relations[0][1])
+        )
         return f"{'[' if closed_low else '('}{low}, {high}{']' if closed_high else ')'}"
     if len(terms) == 2 and variable.fullmatch(terms[0]) != variable.fullmatch(terms[1]):
         (direction, closed) = relations[0]

@@ -6,7 +6,10 @@ from eval.prompts.template import Template
 from eval.types import Group, ModelKind, Profile, UsageError
 
 TEMPLATES: dict[str, Template] = {
-    value.name: value for module in (fixed, published) for value in vars(module).values() if isinstance(value, Template)
+    value.name: value
+    for module in (fixed, published)
+    for value in vars(module).values()
+    if isinstance(value, Template)
 }
 
 _FIXED = {
@@ -37,7 +40,11 @@ def template_family(benchmark: Benchmark) -> str:
 
 
 def choose_template(
-    benchmark: Benchmark, kind: ModelKind, profile: Profile, has_chat_template: bool, overrides: dict[str, str]
+    benchmark: Benchmark,
+    kind: ModelKind,
+    profile: Profile,
+    has_chat_template: bool,
+    overrides: dict[str, str],
 ) -> Template:
     """``overrides`` maps a family ("math", "code", "lcb") or a benchmark's name to a template's name."""
     family = template_family(benchmark)

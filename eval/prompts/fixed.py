@@ -17,7 +17,9 @@ def _training_wrapper(text: str) -> str:
 
 
 _STARTER = "Complete this starter code, keeping its names and signature:\n```python\n{starter}\n```"
-_STDIN = "The program reads its input from standard input and prints its answer to standard output, nothing else."
+_STDIN = (
+    "The program reads its input from standard input and prints its answer to standard output, nothing else."
+)
 _AZR_STOP = (*END_OF_TEXT, "</answer>")
 
 MATH_BASE = Template(
@@ -43,7 +45,7 @@ MATH_AZR = Template(
 )
 CODE_BASE = Template(
     "code-base",
-    "{question}",
+    "{question}\n",
     AnswerStyle.CODE_COMPLETION,
     _CODE_TOKENS,
     (*END_OF_TEXT, "\nif __name__", "\nprint(", '\n"""', "\nassert"),
@@ -69,7 +71,7 @@ CODE_AZR = Template(
 LCB_BASE = Template(
     "lcb-base",
     "Problem:\n{question}\n\n{format}\n\nA complete Python solution:\n```python\n",
-    AnswerStyle.CODE_COMPLETION,
+    AnswerStyle.CODE_BLOCK,
     _LCB_TOKENS,
     (*END_OF_TEXT, "\n```"),
     starter_format=_STARTER,
