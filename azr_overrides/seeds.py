@@ -99,8 +99,8 @@ def _candidate(row: Any, kind: TaskKind) -> Candidate:
             raise _BadRow("a code_f task needs 2 inputs: one to show and one to hide")
         message, original, composites = _text(row, "message"), "", ()
     else:
-        _text(row, "output")
         inputs, message = (_text(row, "input"),), ""
+        _text(row, "output")
         original = row.get("original_snippet", "")
         composites = _texts(row, "composite_functions", required=False)
     return Candidate(

@@ -11,7 +11,7 @@ from azr_overrides.rewards.intrinsic import (
     surprise,
 )
 from azr_overrides.rewards.teacher import INVALID, refuse_unverified, solve_rate
-from azr_overrides.tasks.type_counters import Counts
+from azr_overrides.tasks.type_counters import Counts, CountsByLabel
 from azr_overrides.tasks.types import Rejection, RejectReason, Task, TaskKind
 
 NOT_LEARNABLE = -0.5  # a valid task at an extreme solve rate, in AZR's code
@@ -143,7 +143,7 @@ class AzrProposerReward:
     """
 
     options: ProposerRewardOptions = field(default_factory=ProposerRewardOptions)
-    counters: Mapping[str, Counts] = field(default_factory=lambda: _NO_COUNTS)
+    counters: CountsByLabel = field(default_factory=lambda: _NO_COUNTS)
 
     def __call__(
         self,
@@ -154,7 +154,7 @@ class AzrProposerReward:
     ) -> float:
         return self.score(outcome, accuracies, well_formed, references).reward
 
-    def with_counters(self, counters: Mapping[str, Counts]) -> "AzrProposerReward":
+    def with_counters(self, counters: CountsByLabel) -> "AzrProposerReward":
         """The same reward on newer type counts."""
         return replace(self, counters=counters)
 

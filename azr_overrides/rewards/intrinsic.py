@@ -45,8 +45,10 @@ def edit_distance(first: str, second: str) -> float:
     The ratio is difflib's over characters, so the cost is quadratic in the length of the programs.
     """
     try:
-        one, other = (json.dumps(_tree(parse(text)), sort_keys=True, indent=2) for text in (first, second))
-    except (ValueError, TypeError, RecursionError):
+        one, other = (
+            json.dumps(_tree(parse(text)), sort_keys=True, indent=2, default=repr) for text in (first, second)
+        )
+    except (ValueError, RecursionError):
         return 0.0
     return 1.0 - difflib.SequenceMatcher(None, one, other).ratio()
 

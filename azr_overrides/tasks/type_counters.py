@@ -4,6 +4,7 @@ metrics.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from typing import Protocol
 
 from azr_overrides.tasks.text_tools import value_type
 from azr_overrides.tasks.types import Task, TaskKind
@@ -11,6 +12,12 @@ from azr_overrides.tasks.types import Task, TaskKind
 LABELS = ("input", "output", "error")
 
 Counts = Mapping[str, Mapping[str, int]]  # type name -> value text -> occurrences
+
+
+class CountsByLabel(Protocol):
+    """Counts of each of `LABELS`; `TypeCounters`, or a plain mapping of what it holds."""
+
+    def __getitem__(self, label: str, /) -> Counts: ...
 
 
 class TypeCounters:
@@ -21,7 +28,7 @@ class TypeCounters:
             label: defaultdict(Counter) for label in LABELS
         }
 
-    def __getitem__(self, label: str) -> Counts:
+    def __getitem__(self, label: str, /) -> Counts:
         """Counts of one of `LABELS`."""
         return self._counts[label]
 
