@@ -7,6 +7,7 @@ the same files, byte for byte.
 
 import math
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from azr_overrides.tasks.complexity import complexity
 from azr_overrides.tasks.coverage import CoverageTracker
 from verl_populora.detectors import detect, warning_metrics
+from verl_populora.evolution.diversity import DiversityReport, PairDiversity
 from verl_populora.members import Lineage, Member, Role
 from verl_populora.rundir import RunWriter, member_record
 from verl_populora.selfplay.matchmaking import PfspMatchmaker
@@ -55,8 +57,7 @@ class Simulator:
         if scenario.single:
             roles, seats = [Role.AGENT], ["agent1"]
         self.members = {
-            seat: Member(seat, role, number)
-            for number, (seat, role) in enumerate(zip(seats, roles, strict=True), 1)
+            seat: Member(seat, role, number) for number, (seat, role) in enumerate(zip(seats, roles, strict=True), 1)
         }
         self.skill = dict.fromkeys(seats, 0.0)  # in logits, as is the difficulty
         self.aim = dict.fromkeys(seats, 0.0)  # mean difficulty of the tasks that a member writes
@@ -71,9 +72,7 @@ class Simulator:
                 "seed": scenario.seed,
             }
         )
-        self.writer.run_info(
-            {"seed": scenario.seed, "base_model": "simulated", "versions": {"simulator": "1"}}
-        )
+        self.writer.run_info({"seed": scenario.seed, "base_model": "simulated", "versions": {"simulator": "1"}})
         for member in self.members.values():
             self.writer.birth(member_record(member))
         for step in range(1, scenario.steps + 1):
@@ -85,9 +84,7 @@ class Simulator:
         pairs = self._pairs(step)
         records, matches = [], []
         for teacher, student, probability in pairs:
-            played = [
-                self._proposal(step, index, teacher, student) for index in range(self.scenario.proposals)
-            ]
+            played = [self._proposal(step, index, teacher, student) for index in range(self.scenario.proposals)]
             records += played
             matches.append(self._match(step, teacher, student, probability, played))
         valid = [record for record in records if record["valid"]]
@@ -216,19 +213,12 @@ class Simulator:
         for seat, member in self.members.items():
             metrics |= self._member_metrics(seat, member, records)
         metrics["role/teacher/reward"] = mean(record["reward"] for record in records)
-        metrics["role/student/reward"] = mean(
-            attempt["reward"] for record in records for attempt in record["attempts"]
-        )
+        metrics["role/student/reward"] = mean(attempt["reward"] for record in records for attempt in record["attempts"])
         return {"step": step, **metrics}
 
     def _member_metrics(self, seat: str, member: Member, records: list[dict]) -> dict[str, float]:
         written = [record for record in records if record["teacher"] == member.name]
-        tried = [
-            attempt
-            for record in records
-            for attempt in record["attempts"]
-            if attempt["student"] == member.name
-        ]
+        tried = [attempt for record in records for attempt in record["attempts"] if attempt["student"] == member.name]
         samples = [*written, *tried]
         metrics: dict[str, float] = {
             f"member/{seat}/reward": mean(sample["reward"] for sample in samples),
@@ -258,9 +248,7 @@ class Simulator:
         for seat, member in self.members.items():
             self.members[seat] = replace(member, version=member.version + 1)
             taught = [
-                record["solve_rate"]
-                for record in records
-                if record["valid"] and record["teacher"] == member.name
+                record["solve_rate"] for record in records if record["valid"] and record["teacher"] == member.name
             ]
             if member.role is not Role.STUDENT and taught:
                 target = 0.97 if self.scenario.collapse else 0.4
@@ -270,24 +258,32 @@ class Simulator:
 
     def _evolve(self, step: int) -> None:
         fitness = {seat: self.model.fitness(rating) for seat, rating in self.ratings.items()}
-        replacements = []
+        births = []
         for role in (Role.TEACHER, Role.STUDENT):
             ranked = sorted(self._seats(role), key=lambda seat: -fitness[seat])
             if len(ranked) < 2:
                 continue
             operator, parents = ("dare", ranked[:2]) if len(ranked) > 2 else ("svd_mutation", ranked[:1])
-            replacements.append(self._replace(ranked[-1], operator, parents, step))
-        names = [member.name for member in self.members.values()]
-        points = np.cumsum(self.rng.random(len(names)))
-        distance = np.abs(points[:, None] - points[None, :])
+            births.append(self._replace(ranked[-1], operator, parents, step))
         self.writer.evolution(
             {
                 "step": step,
-                "fitness": fitness,
-                "replacements": replacements,
-                "diversity": {"members": names, "distance": distance.round(4)},
+                "fitness": {self.members[seat].name: value for seat, value in fitness.items()},
+                "births": births,
+                "diversity": asdict(self._diversity()),
             }
         )
+
+    def _diversity(self) -> DiversityReport:
+        """Members as points on a line; teacher1 and student1 are too fresh to have an update."""
+        seats = list(self.members)
+        place = dict(zip(seats, np.cumsum(self.rng.random(len(seats))), strict=True))
+        pairs = []
+        for first, second in combinations(seats, 2):
+            fresh = {first, second} == {"teacher1", "student1"}
+            distance = math.inf if fresh else float(place[second] - place[first])
+            pairs.append(PairDiversity(first, second, 0.5, distance, math.nan, math.nan))
+        return DiversityReport(tuple(pairs), dict.fromkeys(seats, 1.0), 0.5, 0.1, False)
 
     def _replace(self, seat: str, operator: str, parents: list[str], step: int) -> dict:
         old = self.members[seat]
@@ -298,21 +294,13 @@ class Simulator:
             {"strength": 0.1},
             seed=step,
         )
-        child = replace(
-            old, generation=old.generation + 1, birth_step=step, version=old.version + 1, lineage=lineage
-        )
+        child = replace(old, generation=old.generation + 1, birth_step=step, version=old.version + 1, lineage=lineage)
         self.members[seat] = child
         self.ratings[seat] = Rating(self.model.initial().mu, self.model.initial().sigma)
         self.skill[seat] = mean(self.skill[parent] for parent in parents)
         self.aim[seat] = mean(self.aim[parent] for parent in parents)
         self.writer.birth(member_record(child))
-        return {
-            "seat": seat,
-            "removed": old.name,
-            "child": child.name,
-            "operator": operator,
-            "parents": list(lineage.parents),
-        }
+        return {"seat": seat, "replaced": old.name, **asdict(lineage)}
 
     def _seats(self, role: Role) -> list[str]:
         return [seat for seat, member in self.members.items() if member.role is role]

@@ -148,9 +148,7 @@ def test_matches_lineage_and_diversity_equal_their_files(runs):
     race, matrix, tree = figures["arms_race"], figures["match_matrix"], figures["lineage"]
     matches = reader.matches()
     assert isinstance(race, LineFigure) and isinstance(figures["diversity"], LineFigure)
-    assert [(o.step, o.result) for o in race.panels[0].outcomes] == [
-        (m["step"], m["result"]) for m in matches
-    ]
+    assert [(o.step, o.result) for o in race.panels[0].outcomes] == [(m["step"], m["result"]) for m in matches]
     assert isinstance(matrix, MatrixFigure) and isinstance(tree, TreeFigure)
     table = matrix.panels[0]
     assert table.rows == ("teacher1", "teacher2") and table.columns == ("student1", "student2")
@@ -166,9 +164,13 @@ def test_matches_lineage_and_diversity_equal_their_files(runs):
     evolutions = reader.evolution()
     diversity = figures["diversity"].panels[0]
     assert diversity.steps == tuple(record["step"] for record in evolutions) == race.panels[0].events
-    first = evolutions[0]["diversity"]
-    assert first["members"][0].startswith("teacher")
-    assert diversity.series[0].values[0] == pytest.approx(first["distance"][0][1])
+    pairs = {(pair["first"], pair["second"]): pair["distance"] for pair in evolutions[0]["diversity"]["pairs"]}
+    assert diversity.series[0].values[0] == pytest.approx(pairs["teacher1", "teacher2"])
+    distances = figures["distances"].panels[0]
+    last = {(pair["first"], pair["second"]): pair["distance"] for pair in evolutions[-1]["diversity"]["pairs"]}
+    assert distances.rows == ("teacher1", "teacher2", "student1", "student2")
+    assert distances.values[1][3] == distances.values[3][1] == last["teacher2", "student2"]
+    assert distances.values[0][2] is None is last["teacher1", "student1"]
 
 
 def test_the_verdict_tells_growth_from_collapse(runs):
@@ -207,6 +209,7 @@ def test_samples_are_the_hardest_the_most_learnable_and_the_easiest():
         return {
             "step": 1,
             "name": name,
+            "teacher": None if name == "from the buffer" else "teacher1",
             "valid": valid,
             "solve_rate": solve_rate,
             "complexity": {"cyclomatic": cyclomatic},
@@ -220,10 +223,9 @@ def test_samples_are_the_hardest_the_most_learnable_and_the_easiest():
         task("easy hard", 1.0, 8),
         task("easy simple", 1.0, 1),
         task("invalid", None, 9, valid=False),
+        task("from the buffer", 0.0, 99),
     ]
-    chosen = {
-        group.title: [task["name"] for task in group.tasks] for group in choose_samples(proposals, count=1)
-    }
+    chosen = {group.title: [task["name"] for task in group.tasks] for group in choose_samples(proposals, count=1)}
     assert chosen == {
         "Hardest unsolved": ["unsolved hard"],
         "Most learnable": ["half"],

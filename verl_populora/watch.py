@@ -35,6 +35,7 @@ CURVES = (
     ("teacher reward", "role/teacher/reward"),
     ("seconds a step", "time/step"),
 )
+COUNTS = ("/version", "coverage/new", "coverage/total")  # shown without decimals
 MEMBER_COLUMNS = (
     ("mu", "member/{}/mu"),
     ("sigma", "member/{}/sigma"),
@@ -117,16 +118,14 @@ def _curves(run: RunData) -> Table:
     for label, metric in CURVES:
         if run.has(metric):
             values = run.series(metric)
-            table.add_row(label, _short(values[-1]), sparkline(values))
+            table.add_row(label, _short(values[-1], metric), sparkline(values))
     return table
 
 
 def _members(run: RunData) -> Table:
     seats = sorted({name.split("/")[1] for name in run.names("member/")}, key=seat_order)
     shown = [
-        (label, pattern)
-        for label, pattern in MEMBER_COLUMNS
-        if any(run.has(pattern.format(seat)) for seat in seats)
+        (label, pattern) for label, pattern in MEMBER_COLUMNS if any(run.has(pattern.format(seat)) for seat in seats)
     ]
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("member")
@@ -135,7 +134,7 @@ def _members(run: RunData) -> Table:
     names = {record["seat"]: record["name"] for record in run.lineage}  # the last born holds the seat
     last = run.history[-1]
     for seat in seats:
-        cells = (_short(last.get(pattern.format(seat))) for _, pattern in shown)
+        cells = (_short(last.get(pattern.format(seat)), pattern) for _, pattern in shown)
         style = "yellow" if seat.startswith("teacher") else "cyan"
         table.add_row(Text(names.get(seat, seat), style=style), *cells)
     return table
@@ -166,10 +165,10 @@ def _match_cells(match: Record) -> tuple[RenderableType, ...]:
     )
 
 
-def _short(value: float | None) -> str:
+def _short(value: float | None, metric: str = "") -> str:
     if value is None:
         return "–"
-    return str(value) if isinstance(value, int) else f"{value:.2f}"
+    return f"{value:.0f}" if metric.endswith(COUNTS) else f"{value:.2f}"
 
 
 def _parser() -> argparse.ArgumentParser:

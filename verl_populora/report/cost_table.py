@@ -14,9 +14,7 @@ class MemberCost:
     samples: float  # it was trained on
     tokens: float  # response tokens of them
     share: float  # of the run's tokens, in [0, 1]
-    updates: (
-        float | None
-    )  # steps with samples, less the skipped ones; None where skipped ones were not recorded
+    updates: float | None  # steps with samples, less the skipped ones; None where skipped ones were not recorded
 
 
 def member_costs(run: RunData) -> Iterator[MemberCost]:
@@ -49,7 +47,11 @@ def run_facts(run: RunData) -> Iterator[tuple[str, str]]:
     lost = sum(run.total(name) for name in run.names("drops/"))
     if lost:
         yield "rows lost", f"{lost:,.0f}"
-    for key in ("base_model", "seed", "isolation", "isolation_level"):
+    warnings = {name.removeprefix("warn/"): run.total(name) for name in run.names("warn/")}
+    for name, count in warnings.items():
+        if count:
+            yield f"warning {name}", f"at {count:.0f} steps"
+    for key in ("base_model", "seed", "started", "ended"):
         if run.info.get(key) is not None:
             yield key.replace("_", " "), str(run.info[key])
 

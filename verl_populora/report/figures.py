@@ -206,9 +206,7 @@ def _programs(runs: Sequence[RunData]) -> list[LineFigure]:
     ]
 
 
-def _together(
-    runs: Sequence[RunData], values: Callable[[RunData], Values], metric: str = ""
-) -> tuple[Panel, ...]:
+def _together(runs: Sequence[RunData], values: Callable[[RunData], Values], metric: str = "") -> tuple[Panel, ...]:
     """One panel with a line a run; runs of unequal length are filled up with None."""
     steps = tuple(sorted({step for run in runs for step in run.steps}))
     series = []

@@ -51,7 +51,7 @@ def _canvas(figure: Figure) -> Canvas:
         for side in axes.spines.values():
             side.set_visible(False)
         if len(figure.panels) > 1:
-            axes.set_title(panel.run, fontsize=9, loc="left", color="#5d6069")
+            axes.set_title(panel.run, fontsize=9, loc="left", color="#5d6069", parse_math=False)
         if not has_data(panel):
             axes.set_axis_off()
             axes.text(0, 0.9, "Not measured.", fontsize=8, color="#5d6069", transform=axes.transAxes)
@@ -89,18 +89,12 @@ def _draw_lines(axes: Axes, figure: LineFigure, panel: Panel) -> None:
         if series.strong and figure.smooth:
             axes.plot(panel.steps, values, color=colour, linewidth=0.8, alpha=0.35)
             values = _plottable(running_mean(series.values, figure.smooth))
-        axes.plot(
-            panel.steps, values, label=series.label, color=colour, linewidth=width, alpha=alpha, marker=marker
-        )
+        axes.plot(panel.steps, values, label=series.label, color=colour, linewidth=width, alpha=alpha, marker=marker)
         if series.spread:
             half = _plottable(series.spread)
-            axes.fill_between(
-                panel.steps, values - half, values + half, color=colour, alpha=0.12, linewidth=0
-            )
+            axes.fill_between(panel.steps, values - half, values + half, color=colour, alpha=0.12, linewidth=0)
     if panel.series:
-        axes.legend(
-            fontsize=7, frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0
-        )
+        axes.legend(fontsize=7, frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0)
 
 
 def _draw_matrix(axes: Axes, figure: MatrixFigure, matrix: Matrix) -> None:
@@ -138,9 +132,7 @@ def _draw_tree(axes: Axes, tree: Tree) -> None:
     for operator, colour in operators.items():
         axes.barh(0, 0, color=COLOURS[colour], label="founder" if operator == "init" else operator)
     if operators:
-        axes.legend(
-            fontsize=7, frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0
-        )
+        axes.legend(fontsize=7, frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0)
 
 
 def _plottable(values: Values) -> np.ndarray:

@@ -53,9 +53,7 @@ def match_matrix(runs: Sequence[RunData]) -> MatrixFigure:
 def lineage_tree(runs: Sequence[RunData]) -> TreeFigure:
     names = sorted({record["lineage"]["operator"] for run in runs for record in run.lineage})
     founders_first = sorted(names, key=lambda name: (name != "init", name))
-    colours = {
-        name: "neutral" if name == "init" else f"part-{number}" for number, name in enumerate(founders_first)
-    }
+    colours = {name: "neutral" if name == "init" else f"part-{number}" for number, name in enumerate(founders_first)}
     return TreeFigure(
         "lineage",
         "Descent",
@@ -72,28 +70,23 @@ def diversity(runs: Sequence[RunData]) -> LineFigure:
         "diversity",
         "Diversity of adapters",
         "Falling: members become copies of each other. Measured at evolutions.",
-        "mean pairwise distance",
+        "mean distance",
         tuple(_diversity(run) for run in runs),
         y_range=(0.0, None),
     )
 
 
 def distances(runs: Sequence[RunData]) -> MatrixFigure:
-    panels = []
-    for run in runs:
-        measured = [record["diversity"] for record in run.evolutions if record.get("diversity")]
-        last = measured[-1] if measured else {"members": [], "distance": []}
-        rows = tuple(map(seat_of, last["members"]))
-        panels.append(Matrix(run.name, rows, rows, tuple(map(tuple, last["distance"]))))
+    panels = tuple(_distances(run) for run in runs)
     values = [value for panel in panels for row in panel.values for value in row if value is not None]
     return MatrixFigure(
         "distances",
         "Distance between adapters",
         "Pairwise, at the last evolution.",
         "distance",
-        tuple(panels),
+        panels,
         low=0.0,
-        high=max(values, default=1.0) or 1.0,
+        high=max(values, default=0.0) or 1.0,
     )
 
 
@@ -103,8 +96,7 @@ def _race(run: RunData) -> Panel:
     for names in seats.values():
         if len(names) > 1:
             lines += [
-                Series(seat, seat_colour(seat), run.series(f"member/{seat}/mu"), f"member/{seat}/mu")
-                for seat in names
+                Series(seat, seat_colour(seat), run.series(f"member/{seat}/mu"), f"member/{seat}/mu") for seat in names
             ]
     for role, names in seats.items():
         if names:
@@ -115,8 +107,7 @@ def _race(run: RunData) -> Panel:
             lines.append(Series(label, role, mu, metric, strong=True, spread=sigma))
     lanes = tuple(sorted({seat_of(match["teacher"]) for match in run.matches}, key=natural))
     outcomes = tuple(
-        Outcome(match["step"], lanes.index(seat_of(match["teacher"])), match["result"])
-        for match in run.matches
+        Outcome(match["step"], lanes.index(seat_of(match["teacher"])), match["result"]) for match in run.matches
     )
     return Panel(run.name, run.steps, tuple(lines), evolution_steps(run), outcomes, lanes)
 
@@ -169,18 +160,30 @@ def _tree(run: RunData, colours: Mapping[str, str]) -> Tree:
 
 
 def _diversity(run: RunData) -> Panel:
-    measured = [record for record in run.evolutions if record.get("diversity")]
-    steps = tuple(record["step"] for record in measured)
+    steps = evolution_steps(run)
     series = []
     for role in ROLES:
-        values = tuple(_mean_distance(record["diversity"], role) for record in measured)
+        values = tuple(_mean_distance(record["diversity"]["pairs"], role) for record in run.evolutions)
         if any(value is not None for value in values):
             series.append(Series(f"{role}s", role, values, strong=True))
     return Panel(run.name, steps, tuple(series))
 
 
-def _mean_distance(measured: Record, role: str) -> float | None:
-    index = [number for number, name in enumerate(measured["members"]) if name.startswith(role)]
-    pairs = [measured["distance"][i][j] for i in index for j in index if i < j]
-    present = [value for value in pairs if value is not None]
-    return sum(present) / len(present) if present else None
+def _distances(run: RunData) -> Matrix:
+    if not run.evolutions:
+        return Matrix(run.name, (), (), ())
+    pairs = run.evolutions[-1]["diversity"]["pairs"]
+    between = {frozenset((pair["first"], pair["second"])): pair["distance"] for pair in pairs}
+    seats = tuple(sorted({seat for pair in between for seat in pair}, key=seat_order))
+    values = tuple(tuple(between.get(frozenset((row, column))) for column in seats) for row in seats)
+    return Matrix(run.name, seats, seats, values)
+
+
+def _mean_distance(pairs: Sequence[Record], role: str) -> float | None:
+    """Over pairs of one role; a pair with an adapter that is still zero has no distance."""
+    found = [
+        pair["distance"]
+        for pair in pairs
+        if pair["first"].startswith(role) and pair["second"].startswith(role) and pair["distance"] is not None
+    ]
+    return sum(found) / len(found) if found else None

@@ -22,9 +22,14 @@ class SampleGroup:
 def choose_samples(proposals: Sequence[Record], count: int = 2) -> list[SampleGroup]:
     """The hardest unsolved, the most learnable and the easiest of valid proposals, ``count`` of each.
 
+    Records without a teacher are attempts at tasks of the buffer, not proposals, and are left out.
     Among equals the more (for the easiest: the less) complex program comes first, then the later one.
     """
-    valid = [record for record in proposals if record["valid"] and record.get("solve_rate") is not None]
+    valid = [
+        record
+        for record in proposals
+        if record["valid"] and record["teacher"] is not None and record.get("solve_rate") is not None
+    ]
 
     def best(candidates: list[Record], key: Callable[[Record], tuple[float, ...]]) -> tuple[Record, ...]:
         return tuple(sorted(candidates, key=key)[:count])
@@ -49,9 +54,7 @@ def choose_samples(proposals: Sequence[Record], count: int = 2) -> list[SampleGr
         SampleGroup(
             "Easiest",
             "Every attempt solved them.",
-            best(
-                [task for task in valid if task["solve_rate"] == 1], lambda task: (_size(task), -task["step"])
-            ),
+            best([task for task in valid if task["solve_rate"] == 1], lambda task: (_size(task), -task["step"])),
         ),
     ]
 

@@ -78,11 +78,7 @@ def seats(prefix: str, suffix: str, group: str | None = None, whole: str = "") -
 def proposer_rewards(run: RunData) -> tuple[Series, ...]:
     """Rewards of teachers and of the role; a single agent's own series mixes both roles and is left out."""
     names = {seat: f"member/{seat}/reward" for seat in run.seats("teacher")}
-    lines = [
-        Series(seat, seat_colour(seat), run.series(name), name)
-        for seat, name in names.items()
-        if run.has(name)
-    ]
+    lines = [Series(seat, seat_colour(seat), run.series(name), name) for seat, name in names.items() if run.has(name)]
     role = metrics(("role/teacher/reward", "all proposals", "teacher"))(run)
     return role if role and len(lines) < 2 else (*lines, *role)
 
@@ -94,9 +90,7 @@ def parts(runs: Sequence[RunData], prefix: str, without: str = "") -> SeriesOf:
         without: a metric with the prefix that is no part.
     """
     totals = {name: sum(run.total(name) for run in runs) for run in runs for name in run.names(prefix)}
-    ordered = sorted(
-        (name for name in totals if totals[name] > 0 and name != without), key=lambda n: -totals[n]
-    )
+    ordered = sorted((name for name in totals if totals[name] > 0 and name != without), key=lambda n: -totals[n])
     shown, rest = ordered[:PARTS], ordered[PARTS:]
 
     def series(run: RunData) -> tuple[Series, ...]:
@@ -117,7 +111,5 @@ def parts(runs: Sequence[RunData], prefix: str, without: str = "") -> SeriesOf:
 def kinds(runs: Sequence[RunData]) -> SeriesOf:
     """Solve rate of each task kind; a kind has the same colour in every run."""
     names = {name for run in runs for name in run.names("tasks/")}
-    ordered = sorted(
-        (name for name in names if name.count("/") == 2 and name.endswith("/solve_rate")), key=natural
-    )
+    ordered = sorted((name for name in names if name.count("/") == 2 and name.endswith("/solve_rate")), key=natural)
     return metrics(*((name, name.split("/")[1], f"part-{n}") for n, name in enumerate(ordered, start=1)))

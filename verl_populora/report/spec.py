@@ -62,9 +62,7 @@ class LineFigure:
     panels: tuple[Panel, ...]
     style: Style = Style.LINES
     y_range: tuple[float | None, float | None] = (None, None)  # None: from the data of all panels
-    smooth: int = (
-        0  # strong lines are running means over this many steps, drawn over the values; 0: the values
-    )
+    smooth: int = 0  # strong lines are running means over this many steps, drawn over the values; 0: the values
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,7 @@ def draw_panel(figure: LineFigure, panel: Panel, identity: str) -> str:
     body.append(f'<line class="cursor" y1="{TOP}" y2="{frame.bottom + strip}" x1="-9" x2="-9"/>')
     first, last = frame.steps
     plot = f'data-first="{first}" data-last="{last}" data-left="{LEFT}" data-right="{WIDTH - RIGHT}"'
-    return wrap(
-        identity, figure.title, describe(figure, panel), HEIGHT + strip, "".join(body), f'tabindex="0" {plot}'
-    )
+    return wrap(identity, figure.title, describe(figure, panel), HEIGHT + strip, "".join(body), f'tabindex="0" {plot}')
 
 
 def describe(figure: LineFigure, panel: Panel) -> str:
@@ -85,9 +83,7 @@ def _polyline(frame: Frame, steps: Sequence[int], values: Values, name: str, kin
     for run in _runs(steps, values):
         if len(run) == 1:
             step, value = run[0]
-            parts.append(
-                f'<circle cx="{frame.x(step)}" cy="{frame.y(value)}" r="2.5" fill="{colour(name)}"/>'
-            )
+            parts.append(f'<circle cx="{frame.x(step)}" cy="{frame.y(value)}" r="2.5" fill="{colour(name)}"/>')
         else:
             points = " ".join(f"{frame.x(step)},{frame.y(value)}" for step, value in run)
             parts.append(f'<polyline class="{kind}" stroke="{colour(name)}" points="{points}"/>')

@@ -34,20 +34,14 @@ def short(seat: str) -> str:
     return seat[0] + seat.lstrip("abcdefghijklmnopqrstuvwxyz")
 
 
-def _cell(
-    figure: MatrixFigure, x: float, y: float, width: float, height: float, value: float | None, note: str
-) -> str:
+def _cell(figure: MatrixFigure, x: float, y: float, width: float, height: float, value: float | None, note: str) -> str:
     share = 0.0 if value is None else (value - figure.low) / (figure.high - figure.low)
     strength = round(8 + 84 * min(1.0, max(0.0, share)))
     centre, middle = x + width / 2, y + height / 2
     text = "–" if value is None else f"{value:.2f}"
     baseline = middle - 2 if note else middle + 3.5
     ink = "cell-on" if strength > 64 else "cell-off"
-    below = (
-        f'<text class="note {ink}" x="{centre:.1f}" y="{middle + 10:.1f}">{escape(note)}</text>'
-        if note
-        else ""
-    )
+    below = f'<text class="note {ink}" x="{centre:.1f}" y="{middle + 10:.1f}">{escape(note)}</text>' if note else ""
     texts = f'<text class="value {ink}" x="{centre:.1f}" y="{baseline:.1f}">{text}</text>{below}'
     return (
         f'<rect class="cell" style="--strength: {strength}%" rx="2" x="{x + 1:.1f}" y="{y + 1:.1f}" '

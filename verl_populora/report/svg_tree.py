@@ -24,9 +24,7 @@ def draw_tree(figure: TreeFigure, tree: Tree, identity: str) -> str:
         for parent in life.parents:
             if parent in lane_of and lane_of[parent] != life.lane:
                 bend, source = start - 10, middle(lane_of[parent])
-                body.append(
-                    f'<path class="birth" d="M{bend - 4} {source}C{start} {source} {bend} {y} {start} {y}"/>'
-                )
+                body.append(f'<path class="birth" d="M{bend - 4} {source}C{start} {source} {bend} {y} {start} {y}"/>')
         title = escape(f"{life.name}: {life.operator}, steps {life.born} to {life.died}")
         body.append(
             f'<rect x="{start + 1}" y="{y - 4}" width="{max(2.0, end - start - 2):.1f}" height="8" rx="2" '
