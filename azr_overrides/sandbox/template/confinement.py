@@ -43,7 +43,6 @@ class Confinement:
             call()
         if os.getppid() not in (template_pid, 0):  # 0: the template is outside the PID namespace
             os._exit(1)
-        os.dup2(1, 2)
         os.dup2(connection, syscalls.ANSWER_FD)
         os.closerange(syscalls.ANSWER_FD + 1, 1 << 20)
         if self.install_filter is not None:
@@ -68,10 +67,11 @@ def prepare(
     """
     confinement = Confinement(become_nobody=os.geteuid() == 0 and library_is_public)
     _prepare_namespaces(confinement, "namespaces" in wanted, first_pid)
-    linux.prctl(linux.PR_SET_DUMPABLE, 0)()
-    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)()
-    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)()
-    confinement.before_closing.append(linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL))
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    die_with_parent = linux.Call("prctl", linux.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    confinement.before_closing.append(die_with_parent)
     _prepare_landlock(confinement, "landlock" in wanted, readable)
     _prepare_seccomp(confinement, "seccomp" in wanted, seccomp_backend)
     for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
@@ -79,7 +79,7 @@ def prepare(
     if confinement.become_nobody:
         confinement.layers["user"] = "nobody"
     else:
-        linux.drop_capabilities()()
+        linux.drop_capabilities()
         confinement.layers["user"] = f"uid {os.getuid()}, no capabilities"
     return confinement
 
@@ -90,7 +90,7 @@ def _prepare_landlock(confinement: Confinement, wanted: bool, readable: dict[str
         return
     try:
         ruleset = landlock.create_ruleset(readable)
-        confinement.before_closing.append(landlock.restrict_self(ruleset))
+        confinement.before_closing.append(landlock.restriction(ruleset))
         confinement.layers["landlock"] = f"on: ABI {landlock.abi_version()}"
     except OSError as error:
         confinement.layers["landlock"] = f"off: {error.strerror}"
@@ -108,7 +108,7 @@ def _prepare_seccomp(confinement: Confinement, wanted: bool, backend: str) -> No
     except seccomp.SeccompUnavailable as error:
         confinement.layers["seccomp"] = f"off: {error}"
         return
-    confinement.install_filter = seccomp.Install(instructions)
+    confinement.install_filter = seccomp.Installation(instructions)
     confinement.layers["seccomp"] = f"on: {compiler}"
 
 
@@ -125,7 +125,7 @@ def _prepare_namespaces(confinement: Confinement, wanted: bool, first_pid: int) 
     flags = linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC
     try:
         if os.geteuid() == 0:  # no user namespace: children could not become nobody in it
-            linux.unshare(flags)()
+            linux.unshare(flags)
         else:
             _unshare_as_user(flags)
         confinement.init_pid = _fork_init(first_pid)
@@ -136,7 +136,7 @@ def _prepare_namespaces(confinement: Confinement, wanted: bool, first_pid: int) 
 
 def _unshare_as_user(flags: int) -> None:
     uid, gid = os.getuid(), os.getgid()
-    linux.unshare(flags | linux.CLONE_NEWUSER)()
+    linux.unshare(flags | linux.CLONE_NEWUSER)
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
@@ -149,7 +149,7 @@ def _fork_init(first_pid: int) -> int:
     if pid:
         os.close(template)
         return pid
-    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)()
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans are reaped by the kernel
     died_before = select.poll()
     died_before.register(template, select.POLLIN)
@@ -157,6 +157,7 @@ def _fork_init(first_pid: int) -> int:
         os._exit(0)
     with contextlib.suppress(OSError):
         _write("/proc/sys/kernel/ns_last_pid", str(first_pid))
+    linux.drop_capabilities()
     os.closerange(0, 1 << 20)
     while True:
         signal.pause()

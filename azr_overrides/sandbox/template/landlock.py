@@ -21,7 +21,7 @@ _TCP_BIND_AND_CONNECT = 0b11
 def abi_version() -> int:
     """The kernel's landlock version, 0 if it has none or it is switched off."""
     try:
-        return linux.syscall(_CREATE_RULESET, None, 0, _GET_VERSION)()
+        return linux.syscall(_CREATE_RULESET, None, 0, _GET_VERSION)
     except OSError:
         return 0
 
@@ -39,17 +39,17 @@ def create_ruleset(readable: dict[str, int]) -> int:
         attributes += struct.pack("=Q", _TCP_BIND_AND_CONNECT)
     if abi >= 6:
         attributes += struct.pack("=Q", _SCOPE_ABSTRACT_UNIX_AND_SIGNALS)
-    ruleset = linux.syscall(_CREATE_RULESET, attributes, len(attributes), 0)()
+    ruleset = linux.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     for path, access in readable.items():
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             rule = struct.pack("=Qi", access, descriptor)
-            linux.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0)()
+            linux.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0)
         finally:
             os.close(descriptor)
     return ruleset
 
 
-def restrict_self(ruleset: int) -> linux.Call:
+def restriction(ruleset: int) -> linux.Call:
     """The call that confines a process, for good. It needs no_new_privs."""
-    return linux.syscall(_RESTRICT_SELF, ruleset, 0)
+    return linux.Call("syscall", _RESTRICT_SELF, ruleset, 0)

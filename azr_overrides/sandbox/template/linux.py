@@ -43,20 +43,21 @@ class Call:
         return result
 
 
-def prctl(option: int, *arguments: int) -> Call:
-    return Call("prctl", option, *[*arguments, 0, 0, 0, 0][:4])
+def prctl(option: int, argument: int) -> None:
+    """Raise OSError if the kernel refuses."""
+    Call("prctl", option, argument, 0, 0, 0)()
 
 
-def syscall(number: int, *arguments: int | bytes | None) -> Call:
-    """A raw system call; bytes are passed by address."""
-    return Call("syscall", number, *arguments)
+def syscall(number: int, *arguments: int | bytes | None) -> int:
+    """A raw system call; bytes are passed by address. Raise OSError if it fails."""
+    return Call("syscall", number, *arguments)()
 
 
-def unshare(flags: int) -> Call:
-    """Move this process into new namespaces."""
-    return Call("unshare", flags)
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces. Raise OSError if the kernel refuses."""
+    Call("unshare", flags)()
 
 
-def drop_capabilities() -> Call:
+def drop_capabilities() -> None:
     """Give up every capability; with no_new_privs they can't come back."""
-    return Call("capset", struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24))
+    Call("capset", struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24))()

@@ -35,7 +35,7 @@ class _FilterProgram(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
 
-class Install(linux.Call):
+class Installation(linux.Call):
     """The call that confines a process, for good. It needs no_new_privs."""
 
     def __init__(self, instructions: bytes) -> None:

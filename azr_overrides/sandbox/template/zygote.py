@@ -113,6 +113,7 @@ class Template:
     def _become_child(self, connection: int, memory: int, cpu_s: int) -> None:
         try:
             os.setsid()
+            os.dup2(1, 2)  # /dev/null; the template keeps its own stderr
             self._confined.lock_in(connection, self._pid, cpu_s, memory)
             child.serve(syscalls.ANSWER_FD)
         finally:
