@@ -1,12 +1,13 @@
 """Two processes with FSDP2 over gloo: sharded adapters train, export and load like unsharded ones."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import Qwen2ForCausalLM
 
@@ -27,10 +28,10 @@ LENGTHS = (9, 3, 12, 7, 12, 5, 8, 4)
 SLOTS = torch.tensor([[0, 2, 0, 2], [1, 1, -1, -1]])
 
 
-def shard(model: Qwen2ForCausalLM) -> None:
+def shard(model: Qwen2ForCausalLM, **options: Any) -> None:
     for layer in model.model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+        fully_shard(layer, **options)
+    fully_shard(model, **options)
 
 
 def train(model: Qwen2ForCausalLM, multi: MultiLora, rows: list[torch.Tensor], loss_scale: int = 1) -> None:
@@ -59,12 +60,18 @@ def worker(rank: int, folder: str) -> None:
 
 
 def train_bfloat16_base(rank: int) -> None:
-    """Float32 adapters on a sharded bfloat16 base with stored activations."""
+    """Float32 adapters on a sharded bfloat16 base, gathered in bfloat16, kept gathered after a pass."""
     model = random_model().bfloat16()
     multi = MultiLora.inject(model, multi_lora_model(NAMES)[1].config, seed=0)
     before = multi.export("teacher1")
-    shard(model)
-    train(model, multi, [torch.arange(4) + 4 * rank])
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    shard(model, mp_policy=policy, reshard_after_forward=False)
+    mine = torch.arange(4) + 4 * rank
+    with torch.no_grad(), multi.route(SLOTS[rank], layout="padded"):
+        forward_loss(model, rows_of(random_batch(LENGTHS), mine))
+    assert all(isinstance(p, DTensor) and p.dtype is torch.float32 for p in multi.parameters_of("teacher1"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        train(model, multi, [mine])
     after = multi.export("teacher1")
     assert all(after[key].isfinite().all() and not torch.equal(after[key], before[key]) for key in after)
 

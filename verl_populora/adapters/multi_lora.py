@@ -119,8 +119,12 @@ class MultiLora:
     # --------------------------------------------------------------- parameters
 
     def named_parameters_of(self, name: str) -> list[tuple[str, nn.Parameter]]:
-        """PEFT key and parameter of each factor of one adapter, in the model's order, A before B."""
+        """PEFT key and parameter of each factor of one adapter, in the model's order, A before B.
+
+        Under FSDP2 these are the sharded parameters, which an optimiser holds; gathered copies are freed.
+        """
         self.slot(name)
+        self._reshard()
         return [
             (f"{PEFT_PREFIX}{module}.{factor}.weight", getattr(layer, factor)[name])
             for module, layer in self.layers.items()
@@ -154,7 +158,6 @@ class MultiLora:
 
         Under FSDP2 this gathers: all ranks must call it, in the same order.
         """
-        self._reshard()
         return {key: _whole(parameter).clone() for key, parameter in self.named_parameters_of(name)}
 
     @torch.no_grad()
@@ -168,7 +171,6 @@ class MultiLora:
             ValueError: a key is missing or unexpected, or a shape differs.
             RuntimeError: the model is on the meta device.
         """
-        self._reshard()
         parameters = dict(self.named_parameters_of(name))
         problems = [f"missing {key}" for key in parameters if key not in state]
         problems += [f"unexpected {key}" for key in state if key not in parameters]
@@ -201,7 +203,7 @@ class MultiLora:
         return any(isinstance(module, FSDPModule) for module in self._model.modules())
 
     def _reshard(self) -> None:
-        """Free gathered copies, which would hide the sharded parameters that are the real ones."""
+        """Free gathered parameters, which stand in for the sharded ones after a pass without a backward."""
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
