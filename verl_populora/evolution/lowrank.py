@@ -121,7 +121,7 @@ def orthonormalise(first: Tensor, second: Tensor) -> tuple[Basis, Basis]:
 
 def _orthonormalise_in_float64(factor: Tensor) -> Basis:
     exact = factor.double()
-    gram = exact.T @ exact
+    gram = _blocked_gram(exact)
     if not torch.isfinite(gram.diagonal()).all():
         raise ValueError("the factor holds entries that are not finite")
     (basis,) = _from_gram((factor,), gram[None], _FLOAT64_GRAM_LIMIT, min_length=0.0)
@@ -155,7 +155,10 @@ def _stacked(factors: list[Tensor], dim: int) -> Tensor:
 
 
 def _blocked_gram(factor: Tensor) -> Tensor:
-    """``X^T X`` in float64, (k, k), from float32 products over blocks of rows."""
+    """``X^T X`` in float64, (k, k), from products over blocks of rows in the factor's own precision.
+
+    Blocks of a fixed size also fix the order of summation, so that the result does not depend on the thread count.
+    """
     whole = factor.shape[0] // _BLOCK * _BLOCK
     blocks = factor[:whole].unflatten(0, (-1, _BLOCK))
     gram = torch.bmm(blocks.mT, blocks).sum(0, dtype=torch.float64)

@@ -83,7 +83,7 @@ class WeightedMatchmaker(Matchmaker):
             chances = _normalised(np.where(has_room, weights[row], 0.0), fallback=has_room)
             column = int(rng.choice(len(students), p=chances))
             load[column] += 1
-            matches[int(row)] = Match(teachers[row], students[column], float(chances[column]))
+            matches[int(row)] = Match(teachers[int(row)], students[column], float(chances[column]))
         return [matches[row] for row in range(len(teachers))]
 
 

@@ -68,5 +68,5 @@ def _dropped(tensor: Tensor, kept_levels: int, generator: torch.Generator) -> Te
     count = tensor.numel()
     bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     # Signed 16-bit integers are uniform over [-2^15, 2^15).
-    keep = bits.view(torch.int16)[:count].view(tensor.shape) < kept_levels - _LEVELS // 2
+    keep = bits.view(torch.int16)[:count].view(tensor.shape) <= kept_levels - 1 - _LEVELS // 2
     return tensor * keep

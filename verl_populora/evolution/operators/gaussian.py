@@ -12,7 +12,7 @@ from verl_populora.adapters.weights import LoraFactors
 from verl_populora.evolution.operators.base import Operator, inherit
 from verl_populora.evolution.recompression import FactorSpec
 
-_LAYER = re.compile(r"^(?P<layer>(?:.*\.)?\d+)\.")
+_LAYER = re.compile(r"^(?P<layer>(?:.*?\.)?\d+)\.")
 
 
 @dataclass(frozen=True)
