@@ -39,9 +39,7 @@ def history(steps=STEPS, **changes):
 
 
 EASY = {"tasks__solve_rate": lambda p: 0.5 + 0.5 * p}
-SIMPLER = {
-    f"complexity__{name}": lambda p: 6 - 3 * p for name in ("ast_depth", "cyclomatic", "lines", "variables")
-}
+SIMPLER = {f"complexity__{name}": lambda p: 6 - 3 * p for name in ("ast_depth", "cyclomatic", "lines", "variables")}
 NARROWER = {"coverage__new": lambda p: 6 - 5 * p}
 FAILURES = {
     "self_calibration": EASY | SIMPLER | NARROWER,
@@ -104,6 +102,13 @@ def test_a_spike_shorter_than_the_window_does_not_fire():
 def test_metrics_that_were_not_measured_are_not_judged():
     assert detect([{"step": step, "tasks/solve_rate": None} for step in range(STEPS)]) == []
     assert complexity_change([{"step": step} for step in range(STEPS)], 10) is None
+
+
+def test_a_step_without_a_number_does_not_hide_the_others():
+    rows = history(**FAILURES["unsolvable_tasks"])
+    rows[-1]["tasks/unsolved_rate"] = math.nan
+    rows[-2]["tasks/unsolved_rate"] = None
+    assert names(rows) == ["unsolvable_tasks"]
 
 
 def test_complexity_change_is_the_mean_relative_change():

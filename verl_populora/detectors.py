@@ -3,15 +3,16 @@
 Self-play fails quietly: rewards look fine while teachers have found tasks that teach nothing. Each detector
 reads the history of ``metrics.jsonl`` (see ``docs/metrics.md``), looks at a recent window of steps, for some
 failures against the first window, and yields a finding that says what was seen and what to try. A metric that
-a history does not hold is not judged.
+a history does not hold, or holds as None, NaN or infinity, is not judged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from statistics import fmean
 
 History = Sequence[Mapping[str, float | None]]
-"""One mapping a step, in the order of steps; a value may be missing or None."""
+"""One mapping a step, in the order of steps."""
 
 COMPLEXITY_METRICS = ("ast_depth", "cyclomatic", "lines", "variables")
 
@@ -176,7 +177,7 @@ def _first_and_recent(history: History, metric: str, window: int) -> tuple[float
 
 
 def _values(history: History, metric: str) -> list[float]:
-    return [value for row in history if (value := row.get(metric)) is not None]
+    return [value for row in history if (value := row.get(metric)) is not None and isfinite(value)]
 
 
 def _seats(history: History, prefix: str, suffix: str) -> list[str]:
