@@ -72,9 +72,7 @@ MOVED: Mapping[str, tuple[Rule, ...]] = {
     "trainer.worker_nsight_options": (_dropped("profiling is configured in global_profiler"),),
     "trainer.profile_steps": (_renamed("global_profiler.steps"),),
     "trainer.debug": (_dropped("set the environment variable RAY_DEBUG_POST_MORTEM=1 to debug workers"),),
-    "trainer.debug_port": (
-        _dropped("set the environment variable RAY_DEBUG_POST_MORTEM=1 to debug workers"),
-    ),
+    "trainer.debug_port": (_dropped("set the environment variable RAY_DEBUG_POST_MORTEM=1 to debug workers"),),
     "trainer.remove_previous_ckpt_in_save": (
         Rule("became trainer.max_actor_ckpt_to_keep", "trainer.max_actor_ckpt_to_keep", "1", when=bool),
         Rule("became trainer.max_actor_ckpt_to_keep", "trainer.max_actor_ckpt_to_keep", "null"),
@@ -118,9 +116,7 @@ ADAPTED: Mapping[str, Rule] = {
         "-1",
         when=lambda value: value is not None and value > 0,
     ),
-    "trainer.val_before_train": Rule(
-        f"is off here: {_EVALUATION}", "trainer.val_before_train", "False", when=bool
-    ),
+    "trainer.val_before_train": Rule(f"is off here: {_EVALUATION}", "trainer.val_before_train", "False", when=bool),
     "azr.executor": Rule(
         "has no choice here: programs run in the sandbox (azr.sandbox)", when=lambda value: value != "qwq"
     ),
@@ -162,9 +158,7 @@ def _parse(text: str) -> Override:
     try:
         return _parser().parse_override(text)
     except HydraException as error:
-        raise ValueError(
-            f"{text!r} is not an override; write key=value ({str(error).splitlines()[0]})"
-        ) from error
+        raise ValueError(f"{text!r} is not an override; write key=value ({str(error).splitlines()[0]})") from error
 
 
 @functools.cache
@@ -177,7 +171,7 @@ def _rule(key: str, override: Override) -> tuple[Rule | None, str]:
     value = None if override.is_delete() else override.value()
     if key in ADAPTED and ADAPTED[key].when(value):
         return ADAPTED[key], ""
-    if _exists(key):
+    if is_known(key):
         return None, ""
     for old, rules in MOVED.items():
         if key == old or key.startswith(old + "."):
@@ -189,8 +183,8 @@ def _with_sign(text: str, override: Override) -> str:
     """The override with the sign that Hydra wants for its key: none if the key exists, ``+`` if it is new."""
     key = override.key_or_group
     bare = text.lstrip("+")
-    if override.is_delete() or _exists(key):
-        if not _exists(key):
+    if override.is_delete() or is_known(key):
+        if not is_known(key):
             raise _unknown(key)
         return bare
     if not _is_open(key):
@@ -211,10 +205,7 @@ def _unknown(key: str) -> UnknownKey:
 def _config_groups() -> frozenset[str]:
     """Names of the folders from which one file is chosen, for example ``population``."""
     return frozenset(
-        folder.name
-        for root in (CONFIG_DIR, verl_config_dir())
-        for folder in root.iterdir()
-        if folder.is_dir()
+        folder.name for root in (CONFIG_DIR, verl_config_dir()) for folder in root.iterdir() if folder.is_dir()
     )
 
 
@@ -235,7 +226,8 @@ def _flatten(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _flatten(value, f"{prefix}{name}.")
 
 
-def _exists(key: str) -> bool:
+def is_known(key: str) -> bool:
+    """Whether the composed configuration has ``key``."""
     return key in _known_key_set()
 
 
@@ -247,7 +239,7 @@ def _known_key_set() -> frozenset[str]:
 def _is_open(key: str) -> bool:
     """Whether the nearest existing ancestor of ``key`` is empty or null: a place for free-form keys."""
     parent = key.rpartition(".")[0]
-    while parent and not _exists(parent):
+    while parent and not is_known(parent):
         parent = parent.rpartition(".")[0]
     if not parent:
         return False
