@@ -84,6 +84,17 @@ def test_every_measured_line_equals_metrics_jsonl(runs):
     assert {"coverage/new", "coverage/distinct_rate", "member/teacher1/mu", "time/rollout"} <= compared
 
 
+def test_the_overview_holds_one_line_a_run_with_gaps_where_a_run_is_shorter(runs):
+    figures = figures_by_id([runs / "2t2s", runs / "short"])
+    for figure, metric in (("overview_solve_rate", "tasks/solve_rate"), ("overview_coverage", "coverage/total")):
+        long, short = figures[figure].panels[0].series
+        assert list(long.values) == [row[metric] for row in RunReader(runs / "2t2s").metrics()]
+        assert list(short.values[:3]) == [row[metric] for row in RunReader(runs / "short").metrics()]
+        assert set(short.values[3:]) == {None}
+    index = figures["overview_complexity"].panels[0].series[0].values
+    assert sum(index[:10]) / 10 == pytest.approx(1)
+
+
 def test_the_page_embeds_exactly_what_it_draws(runs, tmp_path):
     page = write_report([runs / "2t2s"], tmp_path, png=False).read_text()
     elements = Elements(page)
