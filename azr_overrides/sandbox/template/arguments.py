@@ -58,8 +58,8 @@ _NODES = (
 
 # Outside its strings such text has no letter of which a name, a keyword or an attribute could be made.
 _LITERALS = re.compile(
-    r"""(?: '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*"
-      | True | False | None | [0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)? | [][(){},:+*/.\s-] )*""",
+    r"""(?: '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*" | True | False | None
+      | (?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)? | [][(){},:+*/\s-] )*""",
     re.VERBOSE | re.DOTALL,
 )
 
