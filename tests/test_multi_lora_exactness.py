@@ -1,11 +1,12 @@
 """Mixed micro-batches equal PEFT's mixed forward pass, and equal training each adapter alone."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from tests.multi_lora_reference import (
     BASE_NAME,
@@ -23,9 +24,7 @@ from verl_populora.adapters.multi_lora import MultiLora
 
 NAMES = ("teacher1", "teacher2", "student1", "student2")
 LENGTHS = (9, 3, 12, 7, 12, 5, 8)
-SLOTS = torch.tensor(
-    [2, 0, 2, 0, 1, 2, -1]
-)  # unequal numbers of samples, unsorted, one base row, slot 3 absent
+SLOTS = torch.tensor([2, 0, 2, 0, 1, 2, -1])  # unequal numbers of samples, unsorted, one base row, slot 3 absent
 
 
 def assert_same(actual: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None]) -> None:
@@ -95,11 +94,11 @@ def test_only_adapters_get_gradients() -> None:
 
 @pytest.mark.parametrize("schedule", ["sorted", "shuffled"])
 def test_weights_after_several_steps_equal_training_each_adapter_alone(schedule: str) -> None:
-    """Several AdamW steps with a learning rate, a loss scale and clipping of its own for each adapter."""
+    """Several AdamW steps; each adapter has its own schedule of learning rates, loss scale and clipping."""
     model, multi = multi_lora_model(NAMES)
     single_model, single = multi_lora_model(NAMES)
-    optimiser = adamw(multi)
-    alone = adamw(single)
+    optimiser, schedule_of_all = adamw(multi, NAMES)
+    alone = {name: adamw(single, [name]) for name in NAMES[:3]}
     generator = torch.Generator().manual_seed(5)
     for step in range(4):
         slots = torch.tensor([0, 0, 0, 1, 2, 2, 2, 2] if step != 2 else [0, 2, 2, 2, 2, 2, 2, 2])
@@ -112,26 +111,34 @@ def test_weights_after_several_steps_equal_training_each_adapter_alone(schedule:
         for slot in slots.unique().tolist():
             rows = (slots == slot).nonzero().flatten()
             backward(single_model, single, rows_of(batch, rows), torch.full((len(rows),), slot))
-        for handle, optim in ((multi, optimiser), (single, alone)):
-            apply_step(handle, optim, batch, slots)
+            apply_step(single, alone[NAMES[slot]][0], batch, slots, only=slot)
+        apply_step(multi, optimiser, batch, slots)
+        for scheduler in (schedule_of_all, *(scheduler for _, scheduler in alone.values())):
+            scheduler.step()
     for name in NAMES[:3]:
         assert_same(multi.export(name), single.export(name))
 
 
-def adamw(multi: MultiLora) -> torch.optim.AdamW:
+def adamw(multi: MultiLora, names: Sequence[str]) -> tuple[torch.optim.AdamW, LambdaLR]:
+    """One optimiser for ``names``, each with its own base rate and decay."""
+    speeds = [multi.slot(name) + 1 for name in names]
     groups = [
-        {"params": multi.parameters_of(name), "lr": 1e-2 / (slot + 1)}
-        for slot, name in enumerate(multi.config.names)
+        {"params": multi.parameters_of(name), "lr": 1e-2 / speed} for name, speed in zip(names, speeds, strict=True)
     ]
-    return torch.optim.AdamW(groups, weight_decay=0.1)
+    optimiser = torch.optim.AdamW(groups, weight_decay=0.1)
+    return optimiser, LambdaLR(optimiser, [lambda step, s=speed: (1 + step) ** -s for speed in speeds])
 
 
 def apply_step(
-    multi: MultiLora, optimiser: torch.optim.Optimizer, batch: Mapping[str, Tensor], slots: Tensor
+    multi: MultiLora,
+    optimiser: torch.optim.Optimizer,
+    batch: Mapping[str, Tensor],
+    slots: Tensor,
+    only: int | None = None,
 ) -> None:
-    """Token-mean loss, clipping and AdamW for each adapter over its own tokens."""
+    """Token-mean loss, clipping and AdamW for each adapter (or ``only`` one) over its own tokens."""
     multi.clear_absent(slots)
-    for slot in slots.unique().tolist():
+    for slot in slots.unique().tolist() if only is None else [only]:
         parameters = multi.parameters_of(multi.config.names[slot])
         tokens = (batch["labels"][slots == slot][:, 1:] != IGNORED).sum()
         for parameter in parameters:
@@ -144,7 +151,7 @@ def apply_step(
 
 def test_members_without_samples_stay_bit_identical_with_their_optimiser_state() -> None:
     model, multi = multi_lora_model(NAMES)
-    optimiser = adamw(multi)
+    optimiser, _ = adamw(multi, NAMES)
     batch = random_batch(LENGTHS)
     backward(model, multi, batch, torch.tensor([0, 1, 2, 3, 0, 1, 2]))
     apply_step(multi, optimiser, batch, torch.tensor([0, 1, 2, 3, 0, 1, 2]))

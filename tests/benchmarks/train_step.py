@@ -69,7 +69,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.train_step", description=__doc__)
     parser.add_argument("--length", type=int, default=32, help="tokens in each row")
     parser.add_argument("--rank", type=int, default=8, help="rank of the adapters")
-    parser.add_argument("--repeats", type=int, default=5, help="timed rounds over all variants")
+    parser.add_argument("--repeats", type=int, default=3, help="timed rounds over all variants")
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()
 
@@ -116,9 +116,7 @@ def step(optimiser: torch.optim.Optimizer) -> None:
     optimiser.zero_grad(set_to_none=True)
 
 
-def measure(
-    variants: dict[str, Callable[[], None]], repeats: int
-) -> tuple[dict[str, float], dict[str, float]]:
+def measure(variants: dict[str, Callable[[], None]], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
     """Median wall-clock and processor seconds of each variant, after one round that is not counted."""
     wall: dict[str, list[float]] = {name: [] for name in variants}
     cpu: dict[str, list[float]] = {name: [] for name in variants}
