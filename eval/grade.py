@@ -143,7 +143,7 @@ def _grade_code(
     with CodeRunner(options.workers) as runner, ThreadPoolExecutor(options.workers) as threads:
         isolation = measure(runner)
         require(isolation, options.min_isolation)
-        write_json(store.directory / "isolation.json", asdict(isolation) | {"level": isolation.level.value})
+        write_json(store.directory / "isolation.json", isolation.as_dict())
 
         def one(job: _Job) -> Grade:
             program, status, detail = _grade_program(runner, job, profile, references)

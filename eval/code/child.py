@@ -39,16 +39,11 @@ def _read_exactly(channel: int, count: int) -> bytes:
     return bytes(data)
 
 
-def arrange_standard_files(channel: int, request: dict) -> None:
-    """Standard input: the request's text. Standard output: the channel in script mode, else nowhere."""
-    source = os.memfd_create("stdin")
-    text = request.get("stdin", "").encode("utf-8", "surrogatepass")
-    while text:
-        text = text[os.write(source, text) :]
-    os.lseek(source, 0, os.SEEK_SET)
+def arrange_standard_files(channel: int, source: int, mode: str) -> None:
+    """Standard input: ``source``. Standard output: the channel in script mode, else nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(source, 0)
-    os.dup2(channel if request["mode"] == "script" else nowhere, 1)
+    os.dup2(channel if mode == "script" else nowhere, 1)
     os.dup2(nowhere, 2)
     sys.stdin = open(0, encoding="utf-8", errors="surrogatepass", closefd=False)
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogatepass", closefd=False)

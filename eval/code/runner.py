@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from azr_overrides.sandbox import library
 from eval.code import values
 
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
@@ -69,9 +70,14 @@ class _Template:
     def __init__(self, layers: tuple[str, ...]) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": str(_PROJECT_ROOT)}
+        confinement = {
+            "wanted": layers,
+            "readable": library.readable_paths(site_packages=True),
+            "library_is_public": library.is_readable_by_all(),
+        }
         environment |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
-            [sys.executable, "-s", "-m", "eval.code.template", str(theirs.fileno()), json.dumps(layers)],
+            [sys.executable, "-s", "-m", "eval.code.template", str(theirs.fileno()), json.dumps(confinement)],
             pass_fds=[theirs.fileno()],
             env=environment,
             cwd="/",
@@ -87,11 +93,16 @@ class _Template:
             raise RunnerFailure(f"the template process did not start: {stderr.strip()[-500:]}")
         self.layers: dict[str, str] = json.loads(hello)["layers"]
 
-    def start(self, job: dict) -> socket.socket:
+    def start(self, job: dict, stdin: str) -> socket.socket:
         ours, theirs = socket.socketpair()
+        source = os.memfd_create("stdin")
         try:
-            socket.send_fds(self.control, [json.dumps(job).encode()], [theirs.fileno()])
+            with open(source, "w", encoding="utf-8", errors="surrogatepass", newline="", closefd=False) as stream:
+                stream.write(stdin)
+            os.lseek(source, 0, os.SEEK_SET)
+            socket.send_fds(self.control, [json.dumps(job).encode()], [theirs.fileno(), source])
         finally:
+            os.close(source)
             theirs.close()
         return ours
 
@@ -141,11 +152,6 @@ class CodeRunner:
     def layers(self) -> dict[str, str]:
         return dict(self._all[0].layers)
 
-    @property
-    def template_pid(self) -> int:
-        """Process id of one template, which the isolation probes try to attack."""
-        return self._all[0].process.pid
-
     def _spawn(self) -> _Template:
         template = _Template(self._layers)
         self._all.append(template)
@@ -166,14 +172,14 @@ class CodeRunner:
 
     def run_script(self, program: str, stdin: str, wall_s: float, prelude: bool = False) -> ScriptRun:
         """The program as a script with this standard input; its standard output is cut at the output limit."""
-        request = {"mode": "script", "program": program, "stdin": stdin, "prelude": prelude}
+        request = {"mode": "script", "program": program, "prelude": prelude}
         output = bytearray()
 
         def collect(chunk: bytes) -> bool:
             output.extend(chunk)
             return len(output) <= self.limits.output_bytes
 
-        report, overflow = self._converse(request, wall_s, lambda: wall_s, collect)
+        report, overflow = self._converse(request, wall_s, lambda: wall_s, collect, stdin)
         status = RunStatus.OUTPUT_LIMIT if overflow else _status_of(report)
         return ScriptRun(status, bytes(output).decode("utf-8", "replace"), _detail(report))
 
@@ -213,11 +219,11 @@ class CodeRunner:
         return CallRun(status, reader.done, _detail(report), report["max_rss_kb"])
 
     def _converse(
-        self, request: dict, wall_s: float, limit: Callable[[], float], feed: Callable[[bytes], bool]
+        self, request: dict, wall_s: float, limit: Callable[[], float], feed: Callable[[bytes], bool], stdin: str = ""
     ) -> tuple[dict, bool]:
         """One job: send the request, pass on what comes back. Returns the report, and whether ``feed`` refused."""
         with self._template() as template:
-            channel = template.start({"wall_s": wall_s, "memory_mb": self.limits.memory_mb})
+            channel = template.start({"wall_s": wall_s, "memory_mb": self.limits.memory_mb}, stdin)
             refused = timed_out = False
             with channel:
                 body = json.dumps(request).encode()

@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 
-from azr_overrides.sandbox import library
 from azr_overrides.sandbox.template import confinement, linux
 from eval.code import child
 
@@ -23,10 +22,11 @@ _PRELOAD = (
 ).split()  # numpy needs system libraries that a child could not open
 
 
-def _run_child(channel: int, job: dict, confined: confinement.Confinement, template: int) -> None:
+def _run_child(descriptors: list[int], job: dict, confined: confinement.Confinement, template: int) -> None:
+    channel, source = descriptors
     os.setsid()
     request = child.receive_request(channel)
-    child.arrange_standard_files(channel, request)
+    child.arrange_standard_files(channel, source, request["mode"])
     confined.lock_in(channel, template, int(job["wall_s"]) + 2, job["memory_mb"] << 20)
     child.execute(request)
 
@@ -56,13 +56,7 @@ def _supervise(pid: int, wall_s: float, control: socket.socket) -> str:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    confined = confinement.prepare(
-        tuple(json.loads(sys.argv[2])),
-        library.readable_paths(site_packages=True),
-        library.is_readable_by_all(),
-        "auto",
-        2,
-    )
+    confined = confinement.prepare(**json.loads(sys.argv[2]), seccomp_backend="auto", first_pid=2)
     for name in _PRELOAD:
         __import__(name)
     gc.collect()
@@ -70,7 +64,7 @@ def main() -> None:
     template = os.getpid()
     control.send(json.dumps({"layers": confined.layers}).encode())
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
+        message, descriptors, _, _ = socket.recv_fds(control, 4096, 2)
         if not message:
             return
         if not descriptors:
@@ -79,10 +73,11 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                _run_child(descriptors[0], job, confined, template)
+                _run_child(descriptors, job, confined, template)
             finally:
                 os._exit(child.EXIT_HARNESS)
-        os.close(descriptors[0])
+        for descriptor in descriptors:
+            os.close(descriptor)
         cause = _supervise(pid, job["wall_s"], control)
         try:
             os.killpg(pid, signal.SIGKILL)  # the child is not reaped yet, so the number can't be another's
