@@ -72,7 +72,14 @@ class Simulator:
                 "seed": scenario.seed,
             }
         )
-        self.writer.run_info({"seed": scenario.seed, "base_model": "simulated", "versions": {"simulator": "1"}})
+        info = {
+            "base_model": "simulated",
+            "seed": scenario.seed,
+            "population": {"budget": "per_adapter"},
+            "sandbox": {"level": "none"},
+            "versions": {"simulator": "1"},
+        }
+        self.writer.run_info(info)
         for member in self.members.values():
             self.writer.birth(member_record(member))
         for step in range(1, scenario.steps + 1):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.selfplay_simulator import simulate
 from verl_populora.report.__main__ import load_report, main, write_report
-from verl_populora.report.cost_table import duration, member_costs
+from verl_populora.report.cost_table import duration, member_costs, run_facts
 from verl_populora.report.data import load_run, seat_order, unique_names
 from verl_populora.report.page import render_page
 from verl_populora.report.samples import choose_samples, code_html
@@ -277,6 +277,20 @@ def test_compute_by_member_adds_up(runs):
     metrics = RunReader(runs / "2t2s").metrics()
     assert costs[2].tokens == sum(row["member/student1/tokens"] for row in metrics)
     assert costs[2].updates == len(metrics)
+
+
+def test_the_facts_come_from_metrics_and_run_json(runs, tmp_path):
+    facts = dict(run_facts(load_run(runs / "2t2s")))
+    metrics = RunReader(runs / "2t2s").metrics()
+    assert facts["valid tasks"] == f"{sum(row['tasks/valid'] for row in metrics):,}"
+    assert facts["births"] == "8" and facts["steps"] == "40" and facts["state"] == "in progress"
+    assert facts["compute budget"] == "per_adapter" and facts["versions"] == "simulator 1"
+    assert facts["sandbox isolation"] == "none" and "ended" not in facts
+    writer = RunWriter(tmp_path)
+    writer.run_info({"exit_reason": "finished"})
+    writer.metrics(1, {"warn/copies": 1, "warn/checkpoint_skipped": 0, "drops/attempt": 3})
+    facts = dict(run_facts(load_run(tmp_path)))
+    assert facts == {"steps": "1", "state": "finished", "rows lost": "3", "warning copies": "at 1 steps"}
 
 
 def test_png_files_are_written_for_every_figure_with_data(runs, tmp_path):

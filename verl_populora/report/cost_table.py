@@ -1,9 +1,20 @@
 """What a run took: facts of the run as a whole and compute by member seat."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from verl_populora.report.data import RunData, seat_order
+
+# Label and path of each fact in run.json.
+_INFO = (
+    ("compute budget", "population", "budget"),
+    ("base model", "base_model"),
+    ("seed", "seed"),
+    ("sandbox isolation", "sandbox", "level"),
+    ("started", "started"),
+    ("ended", "ended"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +62,14 @@ def run_facts(run: RunData) -> Iterator[tuple[str, str]]:
     for name, count in warnings.items():
         if count:
             yield f"warning {name}", f"at {count:.0f} steps"
-    for key in ("base_model", "seed", "started", "ended"):
-        if run.info.get(key) is not None:
-            yield key.replace("_", " "), str(run.info[key])
+    for label, *keys in _INFO:
+        value: Any = run.info
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            yield label, str(value)
+    if run.info.get("versions"):
+        yield "versions", ", ".join(f"{name} {version}" for name, version in run.info["versions"].items())
 
 
 def duration(seconds: float) -> str:
