@@ -1,4 +1,7 @@
-"""Episodes inside verl's rollout workers: one agent loop is one episode, each of its samples one row for the trainer."""
+"""Episodes inside verl's rollout workers: one agent loop is one episode, each of its samples one row."""
+
+# verl and TransferQueue carry no types.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 
 import asyncio
 import json
@@ -33,9 +36,7 @@ from azr_overrides.tasks.types import Task
 # AgentLoopWorkerTQ is a Ray actor class; a subclass needs the class behind it.
 _AgentLoopWorker = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
-LEDGER = (
-    "ledger"  # column: on an episode's first row, what the trainer records of the episode; elsewhere empty
-)
+LEDGER = "ledger"  # column: on an episode's first row, what the trainer records of the episode; elsewhere empty
 
 
 @dataclass
@@ -88,14 +89,10 @@ class EpisodeAgentLoop(AgentLoopBase):
 
         result = await Episode(plan, process.rules, policy, process.known).run()
         if not result.rows:
-            raise RuntimeError(
-                f"episode {plan.episode} of step {plan.step} produced no sample: {dict(result.drops)}"
-            )
+            raise RuntimeError(f"episode {plan.episode} of step {plan.step} produced no sample: {dict(result.drops)}")
         return _outputs(result)
 
-    async def _generate(
-        self, adapter_id: int, messages: list[Message], sampling: dict[str, Any]
-    ) -> Generation:
+    async def _generate(self, adapter_id: int, messages: list[Message], sampling: dict[str, Any]) -> Generation:
         build = self.continuous_token_builder.build_initial_tokens
         prompt_ids = await self.loop.run_in_executor(None, lambda: build(messages, tools=None))
         limit = self.rollout_config.prompt_length

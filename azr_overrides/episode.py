@@ -103,9 +103,7 @@ class Row:
 @dataclass(slots=True)
 class EpisodeResult:
     rows: list[Row] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # docs/run-directory.md, one for each proposal
+    records: list[dict[str, Any]] = field(default_factory=list)  # docs/run-directory.md, one for each proposal
     tasks: list[Task] = field(default_factory=list)  # valid ones, in the order of the proposals
     drops: Counter[str] = field(default_factory=Counter)
 
@@ -193,11 +191,7 @@ class Episode:
         if isinstance(candidate, Rejection):
             return candidate
         task = await self.rules.verifier.validate(candidate, author=author, step=self.plan.step)
-        if (
-            isinstance(task, Task)
-            and self.rules.duplicate_task_reward is not None
-            and task.task_id in self.known
-        ):
+        if isinstance(task, Task) and self.rules.duplicate_task_reward is not None and task.task_id in self.known:
             return Rejection(RejectReason.DUPLICATE, f"task {task.task_id} exists already")
         return task
 
@@ -245,9 +239,7 @@ class Episode:
         infrastructure = isinstance(task, Rejection) and task.reason is RejectReason.UNVERIFIED
         if infrastructure or (isinstance(task, Task) and not attempts):
             # Nothing is known about this proposal's worth, and it is not the teacher's fault.
-            self._drop(
-                "unrewarded_proposal", task.detail if isinstance(task, Rejection) else "no judged attempt"
-            )
+            self._drop("unrewarded_proposal", task.detail if isinstance(task, Rejection) else "no judged attempt")
             self.result.records.append(self._record(index, generation, task, attempts, None, well_formed))
             return
         accuracies = [attempt.verdict.accuracy for attempt in attempts]

@@ -30,9 +30,7 @@ def population_reinforce(token_level_rewards, response_mask, index, **_) -> tupl
 
 
 @register_adv_est(SINGLE_ESTIMATOR)
-def task_relative_reinforce(
-    token_level_rewards, response_mask, index, **_
-) -> tuple[torch.Tensor, torch.Tensor]:
+def task_relative_reinforce(token_level_rewards, response_mask, index, **_) -> tuple[torch.Tensor, torch.Tensor]:
     """TRR++: REINFORCE++ with one baseline for each combination of role and task kind (Absolute Zero Reasoner).
 
     Arguments and results are those of ``population_reinforce``.

@@ -12,12 +12,16 @@ Options:
   -h, --help     this text
   --dry-run      print the translated overrides and the resolved configuration, start nothing
 
-Exit codes: 0 finished, 2 the configuration can't run, 1 the run failed, 130 interrupted (resume by the same command).
+SIGTERM, SIGUSR1 and the first Ctrl-C end the run after its current step, with a checkpoint; a second Ctrl-C ends it at
+once. The same command resumes.
+
+Exit codes: 0 finished, 1 the run failed, 2 the configuration can't run, 75 stopped on request, 130 interrupted.
 """
 
 import asyncio
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from hydra.errors import HydraException
@@ -32,8 +36,9 @@ from azr_overrides.runinfo import RunInfo, seed_file, write_tasks
 from azr_overrides.sandbox import IsolationReport, Sandbox, SandboxError
 from azr_overrides.settings import population_rules, sandbox_config, seed_tasks
 from azr_overrides.tasks.types import Task
+from verl_populora.trainer import stopping
 
-OK, FAILED, BAD_CONFIG, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_CONFIG, STOPPED, INTERRUPTED = 0, 1, 2, 75, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,9 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for notice in notices:
         print(f"note: {notice}", file=sys.stderr)
     if dry_run:
-        print(
-            "\n".join(["# overrides", *overrides, "# configuration", OmegaConf.to_yaml(config, resolve=True)])
-        )
+        print("\n".join(["# overrides", *overrides, "# configuration", OmegaConf.to_yaml(config, resolve=True)]))
         return OK
     write_tasks(seed_file(config), seeds)
     return _run(config, isolation)
@@ -73,13 +76,18 @@ def _run(config: DictConfig, isolation: IsolationReport) -> int:
             train(config)
     except KeyboardInterrupt:
         info.finish("interrupted")
-        print(
-            f"interrupted; the same command resumes from {config.trainer.default_local_dir}", file=sys.stderr
-        )
+        print(f"interrupted; the same command resumes from {config.trainer.default_local_dir}", file=sys.stderr)
         return INTERRUPTED
     except BaseException as error:
-        info.finish(f"failed: {type(error).__name__}: {error}")
-        raise
+        cause = getattr(error, "cause", None) or error
+        info.finish(f"failed: {type(cause).__name__}: {cause}")
+        traceback.print_exception(error)
+        print(f"\nthe run failed: {cause}\nThe same command resumes from its last checkpoint.", file=sys.stderr)
+        return FAILED
+    if stopping.requested(config.run_dir):
+        info.finish("stopped")
+        print("stopped on request; the same command resumes", file=sys.stderr)
+        return STOPPED
     info.finish("finished")
     return OK
 

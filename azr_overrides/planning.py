@@ -37,9 +37,7 @@ class Planner:
         self.rng = rng
         self.seed = seed
 
-    def population_step(
-        self, step: int, matches: Sequence[Match], members: Mapping[str, Member]
-    ) -> list[EpisodePlan]:
+    def population_step(self, step: int, matches: Sequence[Match], members: Mapping[str, Member]) -> list[EpisodePlan]:
         """Episodes of every match: each teacher writes for its student."""
         plans = []
         for match in matches:

@@ -1,4 +1,4 @@
-"""From a composed configuration to one that can run: everything that can be refused is refused here, before Ray starts."""
+"""From a composed configuration to one that can run: what can be refused is refused here, before Ray starts."""
 
 import json
 import os
@@ -92,9 +92,7 @@ def _check_model_folder(folder: Path) -> None:
     if vocabulary is None or not tokenizer.is_file():
         return
     parsed = json.loads(tokenizer.read_text())
-    names = set(parsed.get("model", {}).get("vocab", {})) | {
-        t["content"] for t in parsed.get("added_tokens", [])
-    }
+    names = set(parsed.get("model", {}).get("vocab", {})) | {t["content"] for t in parsed.get("added_tokens", [])}
     if vocabulary < len(names):
         raise ConfigError(f"{folder}: the tokenizer has {len(names)} tokens, the model only {vocabulary}")
 
@@ -150,9 +148,7 @@ def _check_resume(config: DictConfig, layout: PopulationLayout) -> None:
     if trainer.resume_mode == "resume_path":
         folder = Path(str(trainer.resume_from_path))
         if not (folder / "population.json").is_file():
-            raise ConfigError(
-                f"trainer.resume_from_path={folder} is not a checkpoint: it has no population.json"
-            )
+            raise ConfigError(f"trainer.resume_from_path={folder} is not a checkpoint: it has no population.json")
     else:
         folder = checkpoints.latest(Path(trainer.default_local_dir))
     if folder is None:
@@ -166,8 +162,8 @@ def _check_resume(config: DictConfig, layout: PopulationLayout) -> None:
         )
     if Path(state["base_model"]).name != Path(str(config.actor_rollout_ref.model.path)).name:
         raise ConfigError(
-            f"{folder} was trained on {state['base_model']}, not on {config.actor_rollout_ref.model.path}; adapters fit "
-            "only the base they were trained on"
+            f"{folder} was trained on {state['base_model']}, not on {config.actor_rollout_ref.model.path}; "
+            "adapters fit only the base they were trained on"
         )
 
 
@@ -178,9 +174,7 @@ def environment(config: DictConfig) -> dict[str, str]:
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
-        ),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])),
     }
     if config.trainer.device == "cpu":
         variables |= {

@@ -28,9 +28,7 @@ _POLL_SECONDS = 0.5
 def follow(config: DictConfig, console: Console | None = None) -> Iterator[None]:
     """Show the run's progress until the block ends."""
     console = console or Console(stderr=True)
-    total = int(
-        config.trainer.total_training_steps or config.trainer.steps_per_epoch * config.trainer.total_epochs
-    )
+    total = int(config.trainer.total_training_steps or config.trainer.steps_per_epoch * config.trainer.total_epochs)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -67,7 +65,7 @@ def _watch(run_dir: str, bar: Progress, task: Any, stop: threading.Event) -> Non
 
 
 def summary_line(metrics: Mapping[str, Any]) -> str:
-    """One step in one line: validity, solve rate, rewards, complexity, coverage, seconds; a dash for what is missing."""
+    """One step in one line: validity, solve rate, rewards, complexity, coverage, seconds; a dash where missing."""
     parts = [
         f"step {metrics['step']:>4}",
         f"valid {_percent(metrics.get('tasks/valid_rate'))}",
@@ -78,9 +76,7 @@ def summary_line(metrics: Mapping[str, Any]) -> str:
         f"clusters {_number(metrics.get('coverage/total'), 0)}",
         f"{_number(metrics.get('time/step'))} s",
     ]
-    warnings = [
-        name.removeprefix("warn/") for name, value in metrics.items() if name.startswith("warn/") and value
-    ]
+    warnings = [name.removeprefix("warn/") for name, value in metrics.items() if name.startswith("warn/") and value]
     return "  ".join(parts) + (f"  [warning: {', '.join(warnings)}]" if warnings else "")
 
 

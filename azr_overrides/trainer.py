@@ -1,5 +1,8 @@
 """The population trainer for AZR's self-play: plans episodes, keeps the task buffers, records what happened."""
 
+# verl and TransferQueue carry no types.
+# pyright: reportArgumentType=false, reportCallIssue=false
+
 import json
 import logging
 from collections import Counter
@@ -145,9 +148,7 @@ class AzrTrainer(PopulationTrainer):
         )
 
     def _proposal_key(self, record: Record) -> str:
-        adapter_id = next(
-            m.adapter_id for m in self.population.members.values() if m.name == record["teacher"]
-        )
+        adapter_id = next(m.adapter_id for m in self.population.members.values() if m.name == record["teacher"])
         group = Group(record["episode"], adapter_id, Part.PROPOSE, record["kind"], "t")
         return f"{group.uid}_{record['index']}_0"
 

@@ -56,9 +56,7 @@ def closure(wanted: list[Requirement], left_out: set[str]) -> dict[str, str]:
         try:
             found = distribution(requirement.name)
         except PackageNotFoundError:
-            raise ValueError(
-                f"{requirement} (needed by {parent or 'the list itself'}) is not installed"
-            ) from None
+            raise ValueError(f"{requirement} (needed by {parent or 'the list itself'}) is not installed") from None
         public = found.version.split("+")[0]
         if not parent and not requirement.specifier.contains(public, prereleases=True):
             raise ValueError(f"{requirement} is pinned, but {found.version} is installed")
@@ -81,9 +79,7 @@ def _needs(lines: list[str], extra: str) -> Iterator[Requirement]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--exclude", type=Path, nargs="*", default=[])

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from verl_populora.layout import PopulationLayout
 
@@ -14,7 +15,7 @@ TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 def init_process_group():
     if not dist.is_initialized():
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
 
 
 def make_engine(model, teachers=2, students=2, seed=3, rank=4, learning_rates=None, lr=1e-3, optimizer="AdamW"):

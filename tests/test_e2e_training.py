@@ -1,5 +1,6 @@
 """True end-to-end runs: Ray, verl's trainer, vLLM and the sandbox on the tiny base, in a process of their own."""
 
+import contextlib
 import json
 import os
 import signal
@@ -44,10 +45,8 @@ def train(run_dir, *overrides, timeout=900):
     try:
         output, _ = process.communicate(timeout=timeout)
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     assert process.returncode == 0, output[-6000:]
     return output
 

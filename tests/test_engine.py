@@ -1,5 +1,8 @@
 """The population's training engine: real verl FSDP2 engine, real tiny base, one gloo process."""
 
+# verl carries no types.
+# pyright: reportAttributeAccessIssue=false
+
 import math
 from pathlib import Path
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Collection
 
 import pytest
 
@@ -42,7 +43,7 @@ class Script:
         return Generation(line, tokens=len(line), version=0, sample=object())
 
 
-def run(policy, *, known=frozenset(), duplicate=-1.0, **changes):
+def run(policy, *, known: Collection[str] = frozenset(), duplicate=-1.0, **changes):
     plan = EpisodePlan(
         **{
             "episode": "s1e0",

@@ -29,9 +29,7 @@ def test_rates_are_over_the_right_denominators():
     assert metrics["tasks/proposed"] == 4 and metrics["tasks/valid"] == 3
     assert metrics["tasks/valid_rate"] == 0.75
     assert metrics["tasks/solve_rate"] == 0.5
-    assert (
-        metrics["tasks/mixed_rate"] == metrics["tasks/unsolved_rate"] == metrics["tasks/solved_rate"] == 1 / 3
-    )
+    assert metrics["tasks/mixed_rate"] == metrics["tasks/unsolved_rate"] == metrics["tasks/solved_rate"] == 1 / 3
     assert metrics["tasks/code_i/solve_rate"] == 1.0
     assert metrics["tasks/attempts"] == 6
     assert metrics["teacher/teacher2/valid_rate"] == 0.0

@@ -56,9 +56,7 @@ class Population:
             for seat, role, adapter_id in zip(layout.seats, layout.roles, layout.adapter_ids, strict=True)
         }
         self.ratings: dict[str, Rating] = {seat: self._rating_model.initial() for seat in layout.seats}
-        self._rewards: dict[str, deque[float]] = {
-            seat: deque(maxlen=rules.fitness_window) for seat in layout.seats
-        }
+        self._rewards: dict[str, deque[float]] = {seat: deque(maxlen=rules.fitness_window) for seat in layout.seats}
 
     # ---- matches ------------------------------------------------------------------------------------------------
 
@@ -71,9 +69,7 @@ class Population:
 
     def record_match(self, match: Match, observation: MatchObservation) -> dict[str, Any]:
         """Update both ratings; returns what ``matches.jsonl`` says of the outcome."""
-        update = self._rating_model.update(
-            self.ratings[match.teacher], self.ratings[match.student], observation
-        )
+        update = self._rating_model.update(self.ratings[match.teacher], self.ratings[match.student], observation)
         self.ratings[match.teacher], self.ratings[match.student] = update.teacher, update.student
         return {
             "teacher": self.members[match.teacher].name,

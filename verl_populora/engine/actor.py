@@ -5,6 +5,9 @@ only their own LoRA factors. Each adapter has its own parameters, its own AdamW 
 clipping, so training N adapters together equals training each one alone on its own samples.
 """
 
+# verl and TransferQueue carry no types.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -138,9 +141,7 @@ class PopulationEngine(FSDPEngineWithLMHead):
         elif loss_agg_mode.startswith("seq-mean"):
             weights = (tokens > 0).float()
         else:
-            raise ValueError(
-                f"actor.loss_agg_mode={loss_agg_mode!r} has no per-member normalisation; use token-mean"
-            )
+            raise ValueError(f"actor.loss_agg_mode={loss_agg_mode!r} has no per-member normalisation; use token-mean")
         own = torch.zeros(len(self.layout.seats), dtype=torch.float64)
         own.index_add_(0, self._slots(data["adapter_id"]), weights.double())
         own = own.to(get_device_id())
@@ -182,9 +183,7 @@ class PopulationEngine(FSDPEngineWithLMHead):
             raise ValueError(
                 "the rollout must load the base by itself: set actor_rollout_ref.rollout.load_format=safetensors"
             )
-        changed = [
-            s for s in self.layout.seats if s not in self._sent or self._sent[s].version != self.versions[s]
-        ]
+        changed = [s for s in self.layout.seats if s not in self._sent or self._sent[s].version != self.versions[s]]
         description = {
             self.layout.id_of(seat): {
                 "seat": seat,
@@ -244,7 +243,7 @@ class PopulationEngine(FSDPEngineWithLMHead):
             self.optimizer.state[parameters[name]][slot] = _like(value, parameters[name])
 
     def _optimised(self, seat: str) -> list[tuple[str, torch.nn.Parameter]]:
-        """Names and parameters of a seat as the optimiser knows them (the sharded ones, also while FSDP2 has gathered)."""
+        """Names and parameters of a seat as the optimiser knows them: the sharded ones, also after a forward pass."""
         names = [name for name, _ in self.lora.named_parameters_of(seat)]
         group = next(group for group in self.optimizer.param_groups if group["seat"] == seat)
         return list(zip(names, group["params"], strict=True))
@@ -280,6 +279,6 @@ def _like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 for _device in ("cpu", "cuda"):
-    EngineRegistry.register(
-        model_type="language_model", backend="fsdp2", device=_device, vendor=ENGINE_VENDOR
-    )(PopulationEngine)
+    EngineRegistry.register(model_type="language_model", backend="fsdp2", device=_device, vendor=ENGINE_VENDOR)(
+        PopulationEngine
+    )

@@ -54,24 +54,18 @@ def compare(sent: Mapping[int, AdapterReceipt], held: Mapping[int, AdapterReceip
     for adapter_id, ours in sorted(sent.items()):
         theirs = held.get(adapter_id)
         if theirs is None:
-            problems.append(
-                f"adapter {adapter_id}: version {ours.version} was sent, the engine has no such adapter"
-            )
+            problems.append(f"adapter {adapter_id}: version {ours.version} was sent, the engine has no such adapter")
             continue
         for field in ("seat", "version", "tensors", "checksum", "bound"):
             mine, other = getattr(ours, field), getattr(theirs, field)
             if mine != other:
-                problems.append(
-                    f"adapter {adapter_id}: {field} is {mine} in the trainer, {other} in the engine"
-                )
+                problems.append(f"adapter {adapter_id}: {field} is {mine} in the trainer, {other} in the engine")
     extra = sorted(set(held) - set(sent))
     if extra:
         problems.append(f"adapters {extra} are in the engine but not in the population")
     if problems:
         raise DeliveryError(
-            f"the rollout engine {where} does not hold the trained adapters:\n  "
-            + "\n  ".join(problems)
-            + "\n"
+            f"the rollout engine {where} does not hold the trained adapters:\n  " + "\n  ".join(problems) + "\n"
             "Samples from it would come from other weights than those that are trained. Likely causes: two runs share "
             "one Ray cluster and engine name, a changed vLLM LoRA loader (see `python -m verl_populora.doctor`), or "
             "target modules that vLLM does not support."

@@ -60,9 +60,7 @@ class PopulationServer(vLLMHttpServer):
             ValueError: no adapter id (a request without one is never the base by accident), or an unknown one.
         """
         if adapter_id is None:
-            raise ValueError(
-                "a rollout request has no adapter id; every request of a population names its member"
-            )
+            raise ValueError("a rollout request has no adapter id; every request of a population names its member")
         if adapter_id not in self._versions:
             raise ValueError(f"adapter {adapter_id} is not loaded; the engine has {sorted(self._versions)}")
         # Each actor call runs in its own asyncio task, so the variable is private to this request.
@@ -103,9 +101,7 @@ class PopulationServer(vLLMHttpServer):
             return []
         per_worker = await self.engine.collective_rpc("population_receipts")
         if any(receipts != per_worker[0] for receipts in per_worker[1:]):
-            raise DeliveryError(
-                f"workers of rollout replica {self.replica_rank} hold different adapters: {per_worker}"
-            )
+            raise DeliveryError(f"workers of rollout replica {self.replica_rank} hold different adapters: {per_worker}")
         for receipt in per_worker[0]:
             self._versions[receipt["adapter_id"]] = receipt["version"]
             self._seats[receipt["adapter_id"]] = receipt["seat"]

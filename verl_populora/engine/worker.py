@@ -3,6 +3,9 @@
 Importing this module (Ray does, to unpickle the class) registers the population's engine and rollout in the process.
 """
 
+# verl and TransferQueue carry no types.
+# pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false, reportReturnType=false
+
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -93,9 +96,7 @@ class PopulationWorker(ActorRolloutRefWorker):
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def save_members(
-        self, folder: str, names: Mapping[str, str], metadata: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+    def save_members(self, folder: str, names: Mapping[str, str], metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Write every member as a PEFT folder with its optimiser state; the first rank writes, all take part.
 
         Layout: ``adapters/<name>/`` (what `peft` and vLLM load), ``optimizer/<name>.safetensors``, ``engine.json``.

@@ -1,5 +1,8 @@
 """Runs inside each vLLM worker process: installs the population's adapters from one stream of tensors."""
 
+# verl and TransferQueue carry no types.
+# pyright: reportAttributeAccessIssue=false
+
 from dataclasses import asdict, replace
 
 from verl.utils.vllm import TensorLoRARequest

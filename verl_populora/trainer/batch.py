@@ -1,5 +1,8 @@
 """One step's samples, read back from verl's TransferQueue, and the figures of each member."""
 
+# verl and TransferQueue carry no types.
+# pyright: reportArgumentType=false, reportOptionalMemberAccess=false, reportCallIssue=false
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,9 +45,7 @@ def member_figures(batch: KVBatchMeta, layout: PopulationLayout) -> dict[str, Me
     """Figures of every seat that has samples; needs the trainer's log-probabilities to be computed."""
     rows = real_rows(batch)
     fields = ["adapter_id", "rm_scores", "entropy", "rollout_log_probs", "old_log_probs"]
-    data = tq.kv_batch_get(
-        keys=[batch.keys[i] for i in rows], partition_id=batch.partition_id, select_fields=fields
-    )
+    data = tq.kv_batch_get(keys=[batch.keys[i] for i in rows], partition_id=batch.partition_id, select_fields=fields)
     ids = data["adapter_id"].flatten().tolist()
     scores, entropies = data["rm_scores"].unbind(), data["entropy"].unbind()
     rollout, trainer = data["rollout_log_probs"].unbind(), data["old_log_probs"].unbind()
@@ -78,9 +79,7 @@ def check_canary(figures: dict[str, MemberFigures], max_gap: float, mean_gap: fl
         for seat, f in sorted(bad.items())
     ]
     raise CanaryError(
-        "the rollout engine and the trainer disagree about samples of this step:\n  "
-        + "\n  ".join(lines)
-        + "\n"
+        "the rollout engine and the trainer disagree about samples of this step:\n  " + "\n  ".join(lines) + "\n"
         "The samples would be off-policy without anyone noticing. Likely causes: an adapter that reached the engine "
         "late, under another id or with swapped projections; a stale prefix cache; a tokenizer shorter than the "
         "model's vocabulary; different temperature, dtype or attention settings on the two sides. If the gap is only "

@@ -74,9 +74,7 @@ def check_writable(root: Path) -> None:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
-        raise OSError(
-            error.errno, f"can't write to {root} ({error.strerror}); set run_dir to another place"
-        ) from error
+        raise OSError(error.errno, f"can't write to {root} ({error.strerror}); set run_dir to another place") from error
 
 
 def _complete(root: Path) -> list[Path]:

@@ -5,6 +5,9 @@ every member on its own samples, then replace members, save, and give the rollou
 what it reports is a subclass's business (``plan_episodes``, ``absorb``).
 """
 
+# verl and TransferQueue carry no types.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+
 import json
 import logging
 from abc import abstractmethod
@@ -29,7 +32,7 @@ from verl_populora.layout import PopulationLayout
 from verl_populora.members import Role
 from verl_populora.population import Population
 from verl_populora.rundir import RunWriter, member_record
-from verl_populora.trainer import checkpoints
+from verl_populora.trainer import checkpoints, stopping
 from verl_populora.trainer.batch import MemberFigures, check_canary, member_figures
 
 logger = logging.getLogger(__name__)
@@ -92,9 +95,7 @@ class PopulationTrainer(PPOTrainerSync):
         """Self-play has no dataset: only the number of steps is known."""
         trainer = self.config.trainer
         self.steps_per_epoch = int(trainer.steps_per_epoch)
-        self.total_training_steps = int(
-            trainer.total_training_steps or self.steps_per_epoch * trainer.total_epochs
-        )
+        self.total_training_steps = int(trainer.total_training_steps or self.steps_per_epoch * trainer.total_epochs)
         with open_dict(self.config):
             self.config.actor_rollout_ref.actor.optim.total_training_steps = self.total_training_steps
             # verl's loop also ends at total_epochs; here the number of steps alone decides.
@@ -122,9 +123,7 @@ class PopulationTrainer(PPOTrainerSync):
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
         if num_prompts not in (None, len(self.plans)):
-            raise ValueError(
-                "episodes are planned by step and can't be refilled; disable algorithm.filter_groups"
-            )
+            raise ValueError("episodes are planned by step and can't be refilled; disable algorithm.filter_groups")
         column = np.empty(len(self.plans), dtype=object)
         column[:] = list(self.plans)
         batch = tu.get_tensordict(
@@ -168,7 +167,12 @@ class PopulationTrainer(PPOTrainerSync):
         if self.population.evolves_at(self.global_steps, self.steps_per_epoch):
             with marked_timer("evolve", self.timing_raw):
                 self._evolve()
-        if self._save_due:
+        stop = stopping.requested(self.config.run_dir)
+        if stop:
+            # verl's loop ends when the step number passes the total.
+            self.total_training_steps = self.global_steps
+            logger.warning("step %d: stopping on request", self.global_steps)
+        if self._save_due or stop:
             self._save_due = False
             with marked_timer("checkpoint", self.timing_raw):
                 self._write_checkpoint()
@@ -191,9 +195,7 @@ class PopulationTrainer(PPOTrainerSync):
             versions = self.actor_rollout_wg.breed(births, names)[0]
             for birth, child in zip(births, population.accept_births(births, versions, step), strict=True):
                 self.writer.birth(member_record(child))
-                logger.info(
-                    "step %d: %s replaces %s (%s)", step, child.name, birth.replaced, birth.lineage.operator
-                )
+                logger.info("step %d: %s replaces %s (%s)", step, child.name, birth.replaced, birth.lineage.operator)
         self.writer.evolution(record)
         self._extra_metrics["population/mean_cosine"] = record["diversity"]["mean_cosine"]
         if record["diversity"]["collapsed"]:
@@ -318,6 +320,4 @@ def _phase_times(timing_raw: Mapping[str, float]) -> dict[str, float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) or (
-        isinstance(value, torch.Tensor) and value.numel() == 1
-    )
+    return isinstance(value, int | float | np.number) or (isinstance(value, torch.Tensor) and value.numel() == 1)
