@@ -162,19 +162,22 @@ def _grade_program(runner, job: _Job, profile: Profile, references) -> tuple[str
     program = program_of(job.problem, job.text, TEMPLATES[job.template].answer, profile)
     if not program:
         return "", Status.NO_ANSWER, ""
-    try:
-        if job.problem.benchmark == "livecodebench":
-            parity = profile is Profile.PARITY
-            limit = lcb_grader.AZR_TIME_LIMIT_S if parity else lcb_grader.UPSTREAM_TIME_LIMIT_S
-            status, detail = lcb_grader.grade_program(runner, job.problem, program, limit)
-        else:
+    for attempt in (1, 2):
+        try:
+            if job.problem.benchmark == "livecodebench":
+                parity = profile is Profile.PARITY
+                limit = lcb_grader.AZR_TIME_LIMIT_S if parity else lcb_grader.UPSTREAM_TIME_LIMIT_S
+                return program, *lcb_grader.grade_program(runner, job.problem, program, limit)
             task = evalplus_grader.as_task(job.problem)
             if task.task_id not in references:
                 return program, Status.ERROR, "the reference solution failed on this machine"
-            status, detail = evalplus_grader.grade_program(runner, task, program, references[task.task_id])
-    except (RunnerFailure, BadTests, OSError) as error:
-        status, detail = Status.ERROR, f"{type(error).__name__}: {error}"
-    return program, status, detail
+            return program, *evalplus_grader.grade_program(runner, task, program, references[task.task_id])
+        except BadTests as error:
+            return program, Status.ERROR, f"BadTests: {error}"
+        except (RunnerFailure, OSError) as error:  # a lost process says nothing about the program: once more
+            if attempt == 2:
+                return program, Status.ERROR, f"{type(error).__name__}: {error}"
+    raise AssertionError("unreachable")
 
 
 def _prepare_references(jobs: list[_Job], options: GradeOptions, store: Store, digests: dict[str, str]):

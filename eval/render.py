@@ -11,6 +11,7 @@ from eval.store import write_json
 from eval.table import Comparison, Row, Table
 
 NOT_RUN = "not run"
+_LABEL_WIDTH, _COLUMN_WIDTH = 24, 14  # of the terminal's tables, which show as many rows side by side as fit
 _MEANS = (
     ("Code", "code"),
     ("Math", "math"),
@@ -149,14 +150,22 @@ def print_table(table: Table) -> None:
     from rich.table import Table as RichTable
 
     console = Console()
-    rich_table = RichTable(title="Accuracy in percent")
-    for index, title in enumerate(_header(table)):
-        rich_table.add_column(title, justify="left" if index == 0 else "right", overflow="fold")
-    for row in table.rows:
-        values = [percent(cell.value if (cell := row.cells.get(name)) else None) for name in _shown(table)]
-        means = [percent(getattr(row, attribute)) for _, attribute in _MEANS]
-        rich_table.add_row(row.label, *values, *means, _interval(row.common))
-    console.print(rich_table)
+    per_block = max(1, (console.width - _LABEL_WIDTH) // _COLUMN_WIDTH)
+    for start in range(0, len(table.rows), per_block):
+        rows = table.rows[start : start + per_block]
+        block = RichTable(title="Accuracy in percent" if start == 0 else None)
+        block.add_column("", min_width=_LABEL_WIDTH - 4)
+        for row in rows:
+            block.add_column(row.label, justify="right", overflow="fold", width=_COLUMN_WIDTH - 3)
+        for name in _shown(table):
+            cells = [percent(cell.value if (cell := row.cells.get(name)) else None) for row in rows]
+            block.add_row(f"{BENCHMARKS[name].title} ({_size(table, name)})", *cells)
+        block.add_section()
+        for title, attribute in _MEANS:
+            block.add_row(title, *(percent(getattr(row, attribute)) for row in rows))
+        common = [percent(row.common.value if row.common else None) for row in rows]
+        block.add_row(f"Common mean ({len(table.common_benchmarks)})", *common)
+        console.print(block)
     if table.comparisons:
         differences = RichTable(title="Paired differences of the common mean, in points")
         for title in ("", "Difference [95%]", "P(> 0)"):

@@ -154,5 +154,4 @@ def normalize(text: str) -> str:
     text = _E_NOTATION.sub(lambda m: rf"{m['mantissa']}\times 10^{{{int(m['exponent'])}}}", text)
     if _THOUSANDS.fullmatch(text):
         text = text.replace(",", "")
-    text = re.sub(rf"{_SPACE}+", " ", text)
-    return _derivatives(text).strip()
+    return re.sub(rf"{_SPACE}+", " ", _derivatives(text)).strip()
