@@ -307,7 +307,7 @@ class Worker:
 def _missing_status(cause: bytes, status: int, cpu_limit_reached: bool) -> Status:
     """What it means that a child ended without an answer."""
     if cause == protocol.OVERDUE:
-        return Status.TIMEOUT
+        return Status.CPU_LIMIT if cpu_limit_reached else Status.TIMEOUT
     if cause == protocol.KILLED:
         return Status.CANCELLED
     if cause == protocol.NOT_FORKED:

@@ -101,12 +101,14 @@ class _Parser:
         self._advance()
 
     def _value(self, depth: int) -> object:
-        if depth < 0:
-            raise NotAValue(f"nested deeper than {MAX_DEPTH} levels")
         if self._kind == "string":
             return self._strings()
         if self._kind == "number" or self._token in ("+", "-") or self._token in _FLOAT_NAMES:
             return self._number()
+        if self._token in _CONSTANTS:
+            return _CONSTANTS[self._advance()]
+        if depth == 0:
+            raise NotAValue(f"nested deeper than {MAX_DEPTH} levels")
         if self._kind == "name":
             return self._named(depth)
         if self._token == "[":
@@ -175,8 +177,6 @@ class _Parser:
 
     def _named(self, depth: int) -> object:
         name = self._advance()
-        if name in _CONSTANTS:
-            return _CONSTANTS[name]
         if name not in ("set", "frozenset", "float"):
             raise NotAValue(f"{name[:20]!r} is not a literal")
         self._take("(")
@@ -218,8 +218,9 @@ class _Parser:
             if self._kind == "mark":
                 raise NotAValue("more than one sign")
         number = self._unsigned()
-        if not isinstance(number, complex):
-            self._minus_zero = negative and number == 0
+        if isinstance(number, complex):
+            return complex(0.0, -number.imag) if negative else number
+        self._minus_zero = negative and number == 0
         return -number if negative else number
 
     def _unsigned(self) -> int | float | complex:
