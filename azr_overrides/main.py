@@ -7,6 +7,7 @@ Overrides are Hydra's `key=value`; AZR's own recipe keys are accepted as they ar
   actor_rollout_ref.model.path=MODEL      the frozen base
   run_dir=DIR                             what is written where; an existing run there is resumed
   trainer.total_training_steps=N          how long
+  azr.generate_seed_dataset_only=true     only let the base write seed files (azr.output_seed_path, ...)
 
 Options:
   -h, --help     this text
@@ -34,6 +35,7 @@ from azr_overrides.prepare import environment, prepare
 from azr_overrides.progress import follow
 from azr_overrides.runinfo import RunInfo, seed_file, write_tasks
 from azr_overrides.sandbox import IsolationReport, Sandbox, SandboxError
+from azr_overrides.seed_stage import SeedingStalled, generate_seeds
 from azr_overrides.settings import population_rules, sandbox_config, seed_tasks
 from azr_overrides.tasks.types import Task
 from verl_populora.trainer import stopping
@@ -61,8 +63,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if dry_run:
         print("\n".join(["# overrides", *overrides, "# configuration", OmegaConf.to_yaml(config, resolve=True)]))
         return OK
+    if config.azr.generate_seed_dataset_only:
+        return _generate_seeds(config)
     write_tasks(seed_file(config), seeds)
     return _run(config, isolation)
+
+
+def _generate_seeds(config: DictConfig) -> int:
+    os.environ.update(environment(config))
+    try:
+        generate_seeds(config)
+    except (SeedingStalled, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
+    return OK
 
 
 def _run(config: DictConfig, isolation: IsolationReport) -> int:

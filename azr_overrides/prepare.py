@@ -9,7 +9,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue
 
+from azr_overrides.settings import prompt_set
 from azr_overrides.sizes import StepSizes, step_sizes
+from azr_overrides.tasks.prompts import CHAT_STYLES, RAW_CHAT_TEMPLATE
 from verl_populora.layout import PopulationLayout
 from verl_populora.trainer import checkpoints
 
@@ -40,6 +42,7 @@ def prepare(config: DictConfig) -> StepSizes:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     _check_model(config)
+    _apply_chat_style(config)
     _check_unsupported(config)
     for key in ("azr.seed_dataset", "azr.error_seed_dataset", "azr.code_f_seed_dataset"):
         _check_file(config, key)
@@ -78,6 +81,16 @@ def _check_model(config: DictConfig) -> None:
             "actor_rollout_ref.model.lora_adapter_path starts all of verl's training from one adapter; members start "
             "from the base, so leave it null"
         )
+
+
+def _apply_chat_style(config: DictConfig) -> None:
+    """How messages become tokens: as azr.chat says, or as the prompts were written for."""
+    chat = config.azr.chat or prompt_set(config).chat
+    if chat not in CHAT_STYLES:
+        raise ConfigError(f"azr.chat={chat}: choose one of {', '.join(CHAT_STYLES)}, or null")
+    model = config.actor_rollout_ref.model
+    if chat == "raw" and model.custom_chat_template is None:
+        model.custom_chat_template = RAW_CHAT_TEMPLATE
 
 
 def _check_model_folder(folder: Path) -> None:
