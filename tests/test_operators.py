@@ -18,8 +18,15 @@ from verl_populora.evolution.operators.gaussian import layer_of
 from verl_populora.evolution.recompression import FactorSpec
 from verl_populora.evolution.registry import ALIASES, make_operator, operator_names, register_operator
 
-MUTATIONS, CROSSOVERS = ("m1", "m2", "m3", "m4"), ("x1", "x2", "x3", "x4")
 SHAPES = {"self_attn.q_proj": (48, 40), "mlp.down_proj": (40, 96)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def single_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def adapter(seed=0, rank=4, alpha=8.0, dtype=torch.float32, zero=False, layers=3) -> AdapterWeights:
@@ -73,6 +80,19 @@ def test_children_do_not_depend_on_the_number_of_threads(name):
     finally:
         torch.set_num_threads(before)
     assert children[0] == children[1]
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_children_do_not_depend_on_where_the_parents_memory_begins(name):
+    parents = parents_for(name)
+    shifted = []
+    for parent in parents:
+        modules = {}
+        for module_name, module in parent.modules.items():
+            a, b = (torch.empty(tensor.numel() + 1)[1:].view(tensor.shape) for tensor in (module.a, module.b))
+            modules[module_name] = LoraFactors(a.copy_(module.a), b.copy_(module.b), module.scaling)
+        shifted.append(AdapterWeights(modules, parent.rank, parent.alpha))
+    assert bits(make_operator(name)(parents, 5)) == bits(make_operator(name)(shifted, 5))
 
 
 @settings(max_examples=60, deadline=None)

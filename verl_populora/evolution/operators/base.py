@@ -8,9 +8,12 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from verl_populora.adapters.weights import AdapterWeights, LoraFactors
 from verl_populora.evolution.recompression import FactorSpec, recompress
+
+_ALIGNMENT = 64  # bytes; what PyTorch gives to every tensor it allocates
 
 Track = Callable[[Sequence[str]], Iterable[str]]
 """Wraps the iteration over module names, for a progress bar."""
@@ -91,7 +94,7 @@ class Operator(ABC):
         chosen = set(names)
         child = {}
         for name in track(list(first.modules)) if track else first.modules:
-            factors = tuple(_on_cpu(parent.modules[name]) for parent in parents)
+            factors = tuple(_canonical(parent.modules[name]) for parent in parents)
             spec = FactorSpec(rank, alpha, factors[0].a.dtype)
             if name in chosen:
                 child[name] = self.vary(name, factors, spec, streams.module(name), shared)
@@ -154,8 +157,18 @@ def check_parents(parents: Sequence[AdapterWeights], arity: int, operator: str) 
                 )
 
 
-def _on_cpu(module: LoraFactors) -> LoraFactors:
-    return LoraFactors(module.a.detach().cpu(), module.b.detach().cpu(), module.scaling)
+def _canonical(module: LoraFactors) -> LoraFactors:
+    return LoraFactors(_aligned(module.a), _aligned(module.b), module.scaling)
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """The tensor on the CPU, contiguous and aligned.
+
+    Matrix libraries choose their order of summation by alignment, and tensors read from a file or cut out of a larger
+    one start anywhere; a child must not depend on where its parents' memory happens to begin.
+    """
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
 
 
 def _check_finite(name: str, module: LoraFactors) -> None:
