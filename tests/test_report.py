@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import struct
 from html.parser import HTMLParser
 from typing import Any
@@ -213,6 +214,17 @@ def test_a_run_in_progress_is_shown_as_far_as_it_is(tmp_path, runs):
         file.write('{"step": 2, "tasks/so')
     page = write_report([empty, runs / "2t2s"], tmp_path / "b", png=False).read_text()
     assert "1 of at least 20 steps" in page and "in progress" in page
+
+
+def test_a_step_without_metrics_is_not_shown_yet(runs):
+    whole, path = load_run(runs / "2t2s"), runs / "2t2s-cut"
+    shutil.copytree(runs / "2t2s", path)
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("".join(lines[:19]))
+    cut = load_run(path)
+    assert cut.matches == tuple(match for match in whole.matches if match["step"] <= 19)
+    assert [record["step"] for record in cut.evolutions] == [10]
+    assert len(cut.lineage) == 6 and {record["step"] for record in cut.proposals} == set(range(10, 20))
 
 
 def test_samples_are_the_hardest_the_most_learnable_and_the_easiest():

@@ -58,6 +58,9 @@ class RunData:
 def load_run(path: str | Path, name: str | None = None, task_steps: int = 10) -> RunData:
     """Read a run directory, also one that is still being written.
 
+    A step counts when its metrics are there: they are written last, and what the other files hold of a later step
+    is not shown yet.
+
     Args:
         path: the directory.
         name: how the report calls it; the directory's name by default.
@@ -67,18 +70,24 @@ def load_run(path: str | Path, name: str | None = None, task_steps: int = 10) ->
         RunDirError: it is not a run directory, or a file in it is damaged.
     """
     reader = RunReader(path)
-    steps = reader.task_steps()[-task_steps:]
+    history = reader.metrics()
+    last = history[-1]["step"] if history else 0
+    steps = [step for step in reader.task_steps() if step <= last][-task_steps:]
     return RunData(
         name=name or reader.path.resolve().name,
         path=reader.path,
         config=reader.config(),
         info=reader.run_info(),
-        history=tuple(reader.metrics()),
-        matches=tuple(reader.matches()),
-        lineage=tuple(reader.lineage()),
-        evolutions=tuple(reader.evolution()),
+        history=tuple(history),
+        matches=_until(last, "step", reader.matches()),
+        lineage=_until(last, "birth_step", reader.lineage()),
+        evolutions=_until(last, "step", reader.evolution()),
         proposals=tuple(record for step in steps for record in reader.tasks(step)),
     )
+
+
+def _until(last_step: int, field: str, records: Sequence[Record]) -> tuple[Record, ...]:
+    return tuple(record for record in records if record[field] <= last_step)
 
 
 def seat_of(member_name: str) -> str:
