@@ -55,9 +55,7 @@ def expected_results(slots: list[int]) -> list[Tensor | None]:
 
 @pytest.mark.parametrize("use_kernel", [False, True], ids=["looped", "grouped_mm"])
 @pytest.mark.parametrize("slots", SLOTS.values(), ids=SLOTS.keys())
-def test_output_and_all_gradients(
-    slots: list[int], use_kernel: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_and_all_gradients(slots: list[int], use_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouped, "kernel_applies", lambda x, weight, rank: use_kernel)
     used = {"looped": 0, "grouped": 0}
     for name in used:

@@ -115,9 +115,7 @@ def test_two_sharded_processes_train_like_one(tmp_path: Path) -> None:
     train(model, multi, [torch.arange(8)])
     for name in NAMES:
         torch.testing.assert_close(exported[name], multi.export(name), rtol=1e-4, atol=1e-5)
-    assert all(
-        torch.equal(exported["student2"][key], initial["student2"][key]) for key in initial["student2"]
-    )
+    assert all(torch.equal(exported["student2"][key], initial["student2"][key]) for key in initial["student2"])
 
     batch = random_batch(LENGTHS, seed=9)
     with multi.route(SLOTS.flatten(), layout="padded"):

@@ -51,9 +51,7 @@ class MultiLoraConfig:
         if self.layers_to_transform is not None and not self.layers_to_transform:
             raise ValueError("layers_to_transform is empty; use None to adapt every layer")
         if self.layers_to_transform is not None and self._is_pattern:
-            raise ValueError(
-                "layers_to_transform has no effect on a regular expression; put the layers into it"
-            )
+            raise ValueError("layers_to_transform has no effect on a regular expression; put the layers into it")
 
     @property
     def _is_pattern(self) -> bool:
@@ -106,9 +104,7 @@ def select_modules(model: nn.Module, config: MultiLoraConfig) -> dict[str, nn.Li
     """
     targets = expanded_targets(model, config)
     chosen = _matching(model, config.lora_config(targets))
-    linear_names = sorted(
-        {n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)}
-    )
+    linear_names = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
     if not chosen:
         raise ValueError(
             f"no module matches target_modules={config.target_modules}, layers_to_transform="
@@ -118,9 +114,7 @@ def select_modules(model: nn.Module, config: MultiLoraConfig) -> dict[str, nn.Li
     if isinstance(config.target_modules, tuple):
         for target in targets:
             if not _matching(model, config.lora_config([target])):
-                raise ValueError(
-                    f"target module {target!r} matches nothing; linear layers end in {linear_names}"
-                )
+                raise ValueError(f"target module {target!r} matches nothing; linear layers end in {linear_names}")
     for layer in config.layers_to_transform or ():
         one_layer = replace(config, layers_to_transform=(layer,))
         if not _matching(model, one_layer.lora_config(targets)):
@@ -129,9 +123,7 @@ def select_modules(model: nn.Module, config: MultiLoraConfig) -> dict[str, nn.Li
         if isinstance(module, MultiLoraLinear):
             raise ValueError(f"{name} carries adapters already; inject them once, into the bare base model")
         if not isinstance(module, nn.Linear):
-            raise ValueError(
-                f"{name} is a {type(module).__name__}; adapters go on torch.nn.Linear layers only"
-            )
+            raise ValueError(f"{name} is a {type(module).__name__}; adapters go on torch.nn.Linear layers only")
     return {name: module for name, module in chosen.items() if isinstance(module, nn.Linear)}
 
 

@@ -93,9 +93,7 @@ class MultiLora:
             RuntimeError: gradient checkpointing is on in a form that cannot restore the routing.
         """
         if slots.ndim != 1 or slots.is_floating_point() or slots.is_complex() or slots.dtype is torch.bool:
-            raise ValueError(
-                f"slots must be a vector of integers, got {slots.dtype} of shape {tuple(slots.shape)}"
-            )
+            raise ValueError(f"slots must be a vector of integers, got {slots.dtype} of shape {tuple(slots.shape)}")
         bind_checkpointing(self._checkpointing, self._router.checkpoint_contexts)
         routing = Routing.from_slots(
             slots.tolist(),
@@ -184,9 +182,7 @@ class MultiLora:
             raise ValueError(f"the state dict does not fit adapter {name!r}: {shown}")
         for key, parameter in parameters.items():
             if parameter.is_meta:
-                raise RuntimeError(
-                    f"{key} of adapter {name!r} is on the meta device; materialise the model first"
-                )
+                raise RuntimeError(f"{key} of adapter {name!r} is on the meta device; materialise the model first")
             _write(parameter, state[key])
 
     def peft_config(self, name: str) -> dict[str, Any]:

@@ -21,9 +21,7 @@ class MultiLoraLinear(nn.Linear):
     on).
     """
 
-    def __init__(
-        self, base: nn.Linear, names: Sequence[str], rank: int, scaling: float, router: Router
-    ) -> None:
+    def __init__(self, base: nn.Linear, names: Sequence[str], rank: int, scaling: float, router: Router) -> None:
         has_bias = base.bias is not None
         super().__init__(base.in_features, base.out_features, bias=has_bias, device="meta")
         self.weight = base.weight
@@ -57,9 +55,7 @@ class MultiLoraLinear(nn.Linear):
                 "a checkpoint made without MultiLora.checkpoint_contexts recomputes activations"
             )
         if self.weight.requires_grad:
-            raise RuntimeError(
-                "the base weight requires a gradient, but adapters train on a frozen base only"
-            )
+            raise RuntimeError("the base weight requires a gradient, but adapters train on a frozen base only")
         weight, bias = self.weight, self.bias
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)

@@ -62,9 +62,7 @@ class RowGroups:
 class Routing:
     """The routing of one micro-batch: which rows (padded) or tokens (packed) belong to which adapter."""
 
-    def __init__(
-        self, layout: Layout | None, units: int, adapters: tuple[int, ...], spans: tuple[Span, ...]
-    ) -> None:
+    def __init__(self, layout: Layout | None, units: int, adapters: tuple[int, ...], spans: tuple[Span, ...]) -> None:
         """Use ``from_slots`` or ``base_only``.
 
         Args:
@@ -105,9 +103,7 @@ class Routing:
         position = {slot: index for index, slot in enumerate(adapters)}
         edges = [0, *(i for i in range(1, len(slots)) if slots[i] != slots[i - 1]), len(slots)]
         spans = tuple(
-            Span(start, stop, position[slots[start]])
-            for start, stop in pairwise(edges)
-            if slots[start] != BASE_SLOT
+            Span(start, stop, position[slots[start]]) for start, stop in pairwise(edges) if slots[start] != BASE_SLOT
         )
         return cls(layout, len(slots), adapters, spans)
 
@@ -180,9 +176,7 @@ class Activation:
         self._router.current = self._previous.pop()
 
 
-def bind_checkpointing(
-    modules: Iterable[Any], context_fn: Callable[[], tuple[Activation, Activation]]
-) -> None:
+def bind_checkpointing(modules: Iterable[Any], context_fn: Callable[[], tuple[Activation, Activation]]) -> None:
     """Make Hugging Face's gradient checkpointing recompute each layer under the routing of its forward pass.
 
     Args:
