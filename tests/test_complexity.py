@@ -16,9 +16,7 @@ SEEDS = Path(__file__).parents[2] / "shared" / "azr" / "seeds"
 
 def test_the_smallest_program():
     # Module, FunctionDef, Return, Name, Load
-    assert complexity("def f(x):\n    return x") == Complexity(
-        ast_depth=5, cyclomatic=1, lines=2, variables=1
-    )
+    assert complexity("def f(x):\n    return x") == Complexity(ast_depth=5, cyclomatic=1, lines=2, variables=1)
 
 
 def test_every_kind_of_decision_and_binding_is_counted():
@@ -82,9 +80,7 @@ def test_an_else_line_and_a_closing_bracket_are_lines():
 
 @given(st.integers(1, 6), st.integers(0, 6))
 def test_nesting_deepens_and_branches_add(depth, branches):
-    nested = (
-        "".join("    " * (level + 1) + "if x:\n" for level in range(depth)) + "    " * (depth + 1) + "pass\n"
-    )
+    nested = "".join("    " * (level + 1) + "if x:\n" for level in range(depth)) + "    " * (depth + 1) + "pass\n"
     flat = "    if x:\n        pass\n" * branches
     measured = complexity("def f(x):\n" + nested + flat + "    return x")
     assert measured.cyclomatic == 1 + depth + branches
@@ -116,8 +112,6 @@ def test_cyclomatic_complexity_equals_radon_on_recorded_programs():
             program = json.loads(line)["snippet"]
             functions = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.FunctionDef)]
             if len(functions) == 1:  # radon reports every function and closure by itself
-                assert (
-                    complexity(program).cyclomatic == ComplexityVisitor.from_code(program).total_complexity
-                ), program
+                assert complexity(program).cyclomatic == ComplexityVisitor.from_code(program).total_complexity, program
                 compared += 1
     assert compared > 1000

@@ -8,17 +8,13 @@ import pytest
 
 from azr_overrides.tasks.coverage import CoverageStep, CoverageTracker, structure_features, structure_sketch
 
-LOOP = (
-    "def f(xs):\n    total = 0\n    for x in xs:\n        if x % 2:\n            total += x\n    return total"
-)
+LOOP = "def f(xs):\n    total = 0\n    for x in xs:\n        if x % 2:\n            total += x\n    return total"
 RENAMED = (
     'def g(items: list) -> int:\n    """Doc."""\n    acc = 7  # other\n    for it in items:\n'
     "        if it % 3:\n            acc += it\n    return acc"
 )
 TEXT = "def f(s):\n    words = s.split()\n    return ' '.join(sorted(w.upper() for w in words))"
-BRANCHES = (
-    "def f(a, b):\n    if a > b:\n        return a - b\n    elif a == b:\n        return 0\n    return [b, a]"
-)
+BRANCHES = "def f(a, b):\n    if a > b:\n        return a - b\n    elif a == b:\n        return 0\n    return [b, a]"
 
 
 def test_names_constants_annotations_and_docstrings_do_not_matter():
@@ -52,9 +48,7 @@ def test_a_small_edit_stays_in_the_cluster_and_another_algorithm_founds_one():
 
 
 def test_repetition_makes_a_program_different_but_not_without_bound():
-    short, longer, longest = (
-        "def f(x):\n" + "    x += 1\n" * count + "    return x" for count in (2, 9, 200)
-    )
+    short, longer, longest = ("def f(x):\n" + "    x += 1\n" * count + "    return x" for count in (2, 9, 200))
     assert structure_features(short) < structure_features(longer) == structure_features(longest)
 
 

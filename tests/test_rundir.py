@@ -16,9 +16,7 @@ def write_steps(writer, steps):
     for step in steps:
         writer.metrics(step, {"tasks/valid": step, "time/step": 0.5})
         writer.matches([{"step": step, "teacher": "teacher1", "student": "student1"}])
-        writer.tasks(
-            step, [{"step": step, "index": 0, "valid": True, "program": 'def f(x):\n    return "\u00e9"'}]
-        )
+        writer.tasks(step, [{"step": step, "index": 0, "valid": True, "program": 'def f(x):\n    return "\u00e9"'}])
         writer.evolution({"step": step, "diversity": np.eye(2)})
         writer.birth(member_record(Member("teacher1", Role.TEACHER, 1, generation=step, birth_step=step)))
 
@@ -59,9 +57,7 @@ def test_member_record_holds_the_whole_lineage():
 
 def test_numbers_of_numpy_and_torch_become_json_numbers(tmp_path):
     writer = RunWriter(tmp_path)
-    writer.metrics(
-        1, {"a": np.float32(0.5), "b": np.int64(3), "c": torch.tensor(0.25), "d": math.nan, "e": np.inf}
-    )
+    writer.metrics(1, {"a": np.float32(0.5), "b": np.int64(3), "c": torch.tensor(0.25), "d": math.nan, "e": np.inf})
     assert RunReader(tmp_path).metrics() == [{"step": 1, "a": 0.5, "b": 3, "c": 0.25, "d": None, "e": None}]
 
 

@@ -133,9 +133,7 @@ class RunReader:
         if not self.path.is_dir():
             raise RunDirError(f"{self.path} is not a directory; give the directory that holds {METRICS}")
         if not any((self.path / name).exists() for name in (METRICS, RUN_INFO, CONFIG)):
-            raise RunDirError(
-                f"{self.path} is not a run directory: it has no {METRICS}, {RUN_INFO} or {CONFIG}"
-            )
+            raise RunDirError(f"{self.path} is not a run directory: it has no {METRICS}, {RUN_INFO} or {CONFIG}")
 
     def config(self) -> Record:
         path = self.path / CONFIG
@@ -188,9 +186,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    to_python: Callable[[], Any] | None = getattr(
-        value, "tolist", None
-    )  # numpy and torch, scalars and arrays
+    to_python: Callable[[], Any] | None = getattr(value, "tolist", None)  # numpy and torch, scalars and arrays
     if to_python is not None:
         return _plain(to_python())
     raise TypeError(f"cannot write {type(value).__name__} {value!r} as JSON")

@@ -61,9 +61,7 @@ def parse(program: str) -> ast.Module:
     try:
         return ast.parse(program)
     except (SyntaxError, RecursionError, MemoryError, UnicodeError) as error:
-        raise ValueError(
-            f"not a Python program ({type(error).__name__}: {error}): {program[:80]!r}"
-        ) from error
+        raise ValueError(f"not a Python program ({type(error).__name__}: {error}): {program[:80]!r}") from error
 
 
 def walk_with_depth(tree: ast.AST) -> Iterator[tuple[ast.AST, int]]:

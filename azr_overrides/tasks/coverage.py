@@ -130,12 +130,8 @@ class CoverageTracker:
 
 def structure_sketch(program: str) -> np.ndarray:
     """MinHash sketch of the program's structure, shape ``(HASHES,)``, uint16."""
-    hashed = np.array(
-        [zlib.crc32(feature.encode()) for feature in structure_features(program)], dtype=np.uint64
-    )
-    mixed = (hashed * _MULTIPLIERS + _OFFSETS) >> np.uint64(
-        32
-    )  # multiply-shift: products wrap around at 2**64
+    hashed = np.array([zlib.crc32(feature.encode()) for feature in structure_features(program)], dtype=np.uint64)
+    mixed = (hashed * _MULTIPLIERS + _OFFSETS) >> np.uint64(32)  # multiply-shift: products wrap around at 2**64
     return (mixed.min(axis=1) & np.uint64(0xFFFF)).astype(np.uint16)
 
 
