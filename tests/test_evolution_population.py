@@ -78,9 +78,8 @@ def test_a_role_with_one_survivor_mutates():
 
 def test_roles_mix_only_where_allowed():
     config = EvolutionConfig(crossover_rate=1.0, cross_role=True)
-    roles = {
-        parent[:7] for seed in range(40) for birth in plan(config, population(4, 4), seed) for parent in birth.lineage.parents
-    }
+    births = [birth for seed in range(40) for birth in plan(config, population(4, 4), seed)]
+    roles = {parent[:7] for birth in births for parent in birth.lineage.parents}
     assert roles == {"teacher", "student"}
 
 

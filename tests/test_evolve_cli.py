@@ -32,9 +32,7 @@ def test_mutation_writes_a_child_with_config_metadata_and_lineage(folders, capsy
     assert child.config == parent.config and child.metadata == parent.metadata
     lineage = json.loads((out / "lineage.json").read_text())
     assert lineage["operator"] == "spectral" and lineage["seed"] == 7
-    assert make_operator(lineage["operator"], **lineage["params"]) == make_operator(
-        "m1", epsilon=0.2, modules="q_proj"
-    )
+    assert make_operator(lineage["operator"], **lineage["params"]) == make_operator("m1", epsilon=0.2, modules="q_proj")
     assert [len(one["sha256"]) for one in lineage["parents"]] == [64]
     assert f"wrote {out}" in capsys.readouterr().out
 

@@ -84,9 +84,7 @@ def test_recompression_of_a_sum_is_the_best_approximation_of_its_rank(first, ran
 @given(st.integers(0, 2**31), st.integers(2, 8))
 def test_triplets_do_not_depend_on_the_factorisation(seed, rank):
     generator = torch.Generator().manual_seed(seed)
-    u, v = (
-        torch.linalg.qr(torch.randn(n, rank, generator=generator, dtype=torch.float64))[0] for n in (90, 70)
-    )
+    u, v = (torch.linalg.qr(torch.randn(n, rank, generator=generator, dtype=torch.float64))[0] for n in (90, 70))
     values = torch.logspace(0, -2, rank, dtype=torch.float64)
     mixing = torch.randn(rank, rank, generator=generator, dtype=torch.float64) + 3 * torch.eye(rank)
     one = LoraFactors(v.T, u * values, 1.0)

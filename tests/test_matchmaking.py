@@ -12,6 +12,7 @@ from verl_populora.selfplay.matchmaking import (
     Match,
     Matchmaker,
     PfspMatchmaker,
+    WeightedMatchmaker,
     make_matchmaker,
     register_matchmaker,
 )
@@ -35,7 +36,7 @@ def test_every_teacher_gets_one_student_and_loads_differ_by_at_most_one(name, te
     table = rng.random((teachers, students))
     matches = make_matchmaker(name).pair(teacher_names, student_names, by_table(table), rng, step=seed)
     assert [match.teacher for match in matches] == teacher_names
-    load = Counter({student: 0 for student in student_names})
+    load = Counter(dict.fromkeys(student_names, 0))
     load.update(match.student for match in matches)
     assert max(load.values()) - min(load.values()) <= 1
     assert all(0.0 < match.probability <= 1.0 for match in matches)
@@ -74,6 +75,7 @@ def test_pairs_are_drawn_with_the_weights_of_their_win_probabilities(name, param
     for index, student in enumerate(students):
         deviation = (expected[index] * (1 - expected[index]) / 4000) ** 0.5
         assert abs(counts[student] / 4000 - expected[index]) < 5 * deviation
+    assert isinstance(matchmaker, WeightedMatchmaker)
     assert matchmaker.probabilities(teachers, students, by_table(table))[0] == pytest.approx(expected)
 
 
@@ -90,9 +92,7 @@ def test_free_load_lets_all_teachers_choose_the_same_student():
 def test_hopeless_pairs_are_drawn_uniformly_rather_than_not_at_all():
     teachers, students = players(1, 4)
     rng = np.random.default_rng(0)
-    seen = {
-        make_matchmaker("pfsp").pair(teachers, students, lambda t, s: 0.0, rng, 1)[0].student for _ in range(100)
-    }
+    seen = {make_matchmaker("pfsp").pair(teachers, students, lambda t, s: 0.0, rng, 1)[0].student for _ in range(100)}
     assert seen == set(students)
 
 

@@ -176,9 +176,7 @@ def test_spectral_operators_see_the_update_and_not_its_factorisation(name):
         modules = {}
         for module_name, module in parent.modules.items():
             mixing = torch.eye(4) * 2 + 0.3 * torch.randn(4, 4, generator=generator)
-            modules[module_name] = LoraFactors(
-                torch.linalg.solve(mixing, module.a), module.b @ mixing, module.scaling
-            )
+            modules[module_name] = LoraFactors(torch.linalg.solve(mixing, module.a), module.b @ mixing, module.scaling)
         others.append(AdapterWeights(modules, parent.rank, parent.alpha))
     first, second = make_operator(name)(parents, 3), make_operator(name)(others, 3)
     for module_name, module in first.modules.items():

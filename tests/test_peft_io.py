@@ -44,7 +44,7 @@ def save_adapter(folder: Path, **options) -> PeftModel:
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data.normal_(std=0.05)
-    model.save_pretrained(folder)
+    model.save_pretrained(str(folder))
     return model
 
 

@@ -89,9 +89,7 @@ def _run_breed(options: argparse.Namespace) -> int:
     params = dict(_parameter(text) for text in options.set)
     if options.modules:
         params["modules"] = options.modules
-    breed(
-        options.operator, options.adapters, options.seed, options.out, params, show_progress=not options.quiet
-    )
+    breed(options.operator, options.adapters, options.seed, options.out, params, show_progress=not options.quiet)
     print(f"wrote {options.out}")
     return 0
 
@@ -114,7 +112,8 @@ def _run_distance(options: argparse.Namespace) -> int:
         print(f"{pair.first}  {pair.second}")
         print(
             f"  cosine {pair.cosine:+.6f}   relative distance {pair.distance:.6f}   root mean square principal angle"
-            f" {math.degrees(pair.left_angle):.2f} deg (output side), {math.degrees(pair.right_angle):.2f} deg (input side)"
+            f" {math.degrees(pair.left_angle):.2f} deg (output side),"
+            f" {math.degrees(pair.right_angle):.2f} deg (input side)"
         )
     if report.collapsed:
         print("the adapters are copies of one another up to a scale")

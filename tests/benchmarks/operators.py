@@ -44,9 +44,7 @@ SEED = 7
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--layers", type=int, default=28)
     parser.add_argument("--threads", type=int, default=2)
@@ -84,9 +82,7 @@ def main() -> None:
             "extra_memory_vs_layer_float64": round(extra / layer_bytes, 2),
         }
     spectral = result["ops"]["m1"]
-    spectral["spectrum_error"] = spectrum_error(
-        parents[0], make_operator("m1", epsilon=0.0)([parents[0]], SEED)
-    )
+    spectral["spectrum_error"] = spectrum_error(parents[0], make_operator("m1", epsilon=0.0)([parents[0]], SEED))
     result["populora"] = None
     if peer is not None:
         spectral["populora_vs_ours"] = round(seconds["populora"] / seconds["m1"], 2)
@@ -194,7 +190,7 @@ def singular_values(module: LoraFactors) -> Tensor:
 
 
 def spectrum_error(parent: AdapterWeights, child: AdapterWeights) -> float:
-    """Over the modules of the first layer: largest deviation of the child's singular values, relative to the largest."""
+    """In the first layer: largest deviation of the child's singular values, relative to the largest."""
     worst = 0.0
     for name in list(parent.modules)[: len(LINEAR_LAYERS)]:
         reference = singular_values(parent.modules[name])
@@ -209,9 +205,7 @@ def cross_terms(parents: list[AdapterWeights]) -> dict[str, float]:
     first, second = (parent.modules[name] for parent in parents)
     exact = 0.5 * first.scaling * (first.b @ first.a + second.b @ second.a)
     average = first.scaling * 0.25 * (first.b + second.b) @ (first.a + second.a)
-    recompressed = make_operator("x4", eta_min=0.5, eta_max=0.5, modules=f"{name}$")(parents, SEED).modules[
-        name
-    ]
+    recompressed = make_operator("x4", eta_min=0.5, eta_max=0.5, modules=f"{name}$")(parents, SEED).modules[name]
     rank_r = recompressed.scaling * recompressed.b @ recompressed.a
     return {
         "factorwise_error": round(float((average - exact).norm() / exact.norm()), 3),

@@ -233,13 +233,9 @@ def _pairs(state: Mapping[str, torch.Tensor], where: str) -> dict[str, tuple[tor
             raise ValueError(f"{where}: {name} has lora_{''.join(found[name])} only; its partner is missing")
         a, b = found[name]["A"], found[name]["B"]
         if a.dim() != 2 or b.dim() != 2:
-            raise UnsupportedAdapterError(
-                f"{where}: {name} is not a linear layer (factor shapes {tuple(a.shape)})"
-            )
+            raise UnsupportedAdapterError(f"{where}: {name} is not a linear layer (factor shapes {tuple(a.shape)})")
         if a.shape[0] != b.shape[1]:
-            raise ValueError(
-                f"{where}: {name} has factors of rank {a.shape[0]} (lora_A) and {b.shape[1]} (lora_B)"
-            )
+            raise ValueError(f"{where}: {name} has factors of rank {a.shape[0]} (lora_A) and {b.shape[1]} (lora_B)")
         pairs[name] = (a, b)
     return pairs
 

@@ -13,9 +13,7 @@ class EvolutionUnit(StrEnum):
 
 
 def _default_mutations() -> Mapping[str, Mapping[str, Any]]:
-    return MappingProxyType(
-        {"spectral": {}, "layer_gaussian": {}, "component_masking": {}, "adaptive_gaussian": {}}
-    )
+    return MappingProxyType({"spectral": {}, "layer_gaussian": {}, "component_masking": {}, "adaptive_gaussian": {}})
 
 
 def _default_crossovers() -> Mapping[str, Mapping[str, Any]]:
@@ -43,26 +41,18 @@ class EvolutionConfig:
         if self.interval < 1:
             raise ValueError(f"population.evolution.interval must be at least 1, not {self.interval}")
         if not 0.0 <= self.crossover_rate <= 1.0:
-            raise ValueError(
-                f"population.evolution.crossover_rate must be in [0, 1], not {self.crossover_rate}"
-            )
+            raise ValueError(f"population.evolution.crossover_rate must be in [0, 1], not {self.crossover_rate}")
         if not self.mutations:
             raise ValueError(
                 "population.evolution.mutations is empty; name at least one, since a role with a single survivor can"
                 " only mutate"
             )
         if self.crossover_rate > 0.0 and not self.crossovers:
-            raise ValueError(
-                "population.evolution.crossovers is empty; set crossover_rate=0 or name a crossover"
-            )
+            raise ValueError("population.evolution.crossovers is empty; set crossover_rate=0 or name a crossover")
         if self.hall_of_fame < 0:
-            raise ValueError(
-                f"population.evolution.hall_of_fame must not be negative, got {self.hall_of_fame}"
-            )
+            raise ValueError(f"population.evolution.hall_of_fame must not be negative, got {self.hall_of_fame}")
         if not 0.0 < self.collapse_cosine <= 1.0:
-            raise ValueError(
-                f"population.evolution.collapse_cosine must be in (0, 1], not {self.collapse_cosine}"
-            )
+            raise ValueError(f"population.evolution.collapse_cosine must be in (0, 1], not {self.collapse_cosine}")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "EvolutionConfig":

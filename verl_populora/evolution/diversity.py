@@ -18,12 +18,8 @@ class PairDiversity:
     first: str
     second: str
     cosine: float  # of the two updates over all modules, in [-1, 1]; 0 where one is zero, 1 where both are
-    distance: (
-        float  # |dW_1 - dW_2| / sqrt(|dW_1| |dW_2|), Frobenius norms; 0 for copies, inf where one is zero
-    )
-    left_angle: (
-        float  # root mean square principal angle of the column spaces of dW, mean over modules; radians
-    )
+    distance: float  # |dW_1 - dW_2| / sqrt(|dW_1| |dW_2|), Frobenius norms; 0 for copies, inf where one is zero
+    left_angle: float  # root mean square principal angle of the column spaces of dW, mean over modules; radians
     right_angle: float  # the same for the row spaces
 
 
@@ -44,7 +40,7 @@ def diversity(adapters: Mapping[str, AdapterWeights], collapse_cosine: float = 0
     """
     names = list(adapters)
     modules = _common_modules(adapters)
-    products = {pair: 0.0 for pair in combinations(names, 2)}
+    products = dict.fromkeys(combinations(names, 2), 0.0)
     squares = dict.fromkeys(names, 0.0)
     angles: dict[tuple[str, str], list[tuple[float, float]]] = {pair: [] for pair in products}
     for module in modules:
@@ -57,8 +53,7 @@ def diversity(adapters: Mapping[str, AdapterWeights], collapse_cosine: float = 0
             angles[first, second].append(angle)
     norms = {name: math.sqrt(square) for name, square in squares.items()}
     pairs = tuple(
-        _compare(first, second, product, norms, angles[first, second])
-        for (first, second), product in products.items()
+        _compare(first, second, product, norms, angles[first, second]) for (first, second), product in products.items()
     )
     trained = [pair.cosine for pair in pairs if norms[pair.first] > 0 and norms[pair.second] > 0]
     return DiversityReport(

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 

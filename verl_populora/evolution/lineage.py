@@ -24,7 +24,6 @@ def make_child(lineage: Lineage, load_parent: LoadParent, track: Track | None = 
         )
     operator = make_operator(lineage.operator, **lineage.params)
     parents = [
-        load_parent(name, version)
-        for name, version in zip(lineage.parents, lineage.parent_versions, strict=True)
+        load_parent(name, version) for name, version in zip(lineage.parents, lineage.parent_versions, strict=True)
     ]
     return operator(parents, lineage.seed, track)

@@ -166,9 +166,7 @@ def _blocked_gram(factor: Tensor) -> Tensor:
     return gram + rest.T @ rest
 
 
-def _from_gram(
-    factors: Sequence[Tensor], gram: Tensor, growth_limit: float, min_length: float
-) -> list[Basis | None]:
+def _from_gram(factors: Sequence[Tensor], gram: Tensor, growth_limit: float, min_length: float) -> list[Basis | None]:
     """Bases by Cholesky of the Gram matrices (len(factors), k, k); None where that would lose too many digits."""
     lengths = gram.diagonal(dim1=1, dim2=2).sqrt()
     scaled = gram / (lengths[:, :, None] * lengths[:, None, :])

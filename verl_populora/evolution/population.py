@@ -56,12 +56,8 @@ class Evolution:
         self.config = config
         self._selection = make_selection(config.selection, **config.selection_params)
         size = {"rank": rank, "alpha": alpha}
-        self._mutations = [
-            make_operator(name, **{**size, **params}) for name, params in config.mutations.items()
-        ]
-        self._crossovers = [
-            make_operator(name, **{**size, **params}) for name, params in config.crossovers.items()
-        ]
+        self._mutations = [make_operator(name, **{**size, **params}) for name, params in config.mutations.items()]
+        self._crossovers = [make_operator(name, **{**size, **params}) for name, params in config.crossovers.items()]
         for setting, arity, operators in (
             ("mutations", 1, self._mutations),
             ("crossovers", 2, self._crossovers),
@@ -123,9 +119,7 @@ class Evolution:
             return list(selected[role].survivors)
         return ranked([one for outcome in selected.values() for one in outcome.survivors])
 
-    def _conceive(
-        self, pool: Sequence[Contender], by_seat: Mapping[str, Member], rng: np.random.Generator
-    ) -> Lineage:
+    def _conceive(self, pool: Sequence[Contender], by_seat: Mapping[str, Member], rng: np.random.Generator) -> Lineage:
         """Draws operator, parents and seed. With a single survivor there is only mutation."""
         crossing = rng.random() < self.config.crossover_rate and len(pool) >= 2
         operators = self._crossovers if crossing else self._mutations
@@ -142,6 +136,4 @@ class Evolution:
     def _say_off(self) -> None:
         if not self._said_off:
             self._said_off = True
-            logger.warning(
-                "evolution is off: no role has two members, so there is nobody to replace or to select from"
-            )
+            logger.warning("evolution is off: no role has two members, so there is nobody to replace or to select from")

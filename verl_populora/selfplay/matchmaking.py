@@ -128,10 +128,7 @@ class RoundRobinMatchmaker(Matchmaker):
         step: int,
     ) -> list[Match]:
         _check_players(teachers, students)
-        return [
-            Match(teacher, students[(index + step) % len(students)], 1.0)
-            for index, teacher in enumerate(teachers)
-        ]
+        return [Match(teacher, students[(index + step) % len(students)], 1.0) for index, teacher in enumerate(teachers)]
 
 
 _MATCHMAKERS: dict[str, Callable[..., Matchmaker]] = {
@@ -159,9 +156,7 @@ def make_matchmaker(name: str, **params: Any) -> Matchmaker:
         raise ValueError(f"matchmaker {name!r} does not take these parameters: {error}") from error
 
 
-def _win_table(
-    teachers: Sequence[str], students: Sequence[str], win_probability: WinProbability
-) -> np.ndarray:
+def _win_table(teachers: Sequence[str], students: Sequence[str], win_probability: WinProbability) -> np.ndarray:
     table = np.array([[win_probability(teacher, student) for student in students] for teacher in teachers])
     if not np.all((table >= 0.0) & (table <= 1.0)):
         row, column = np.argwhere(~((table >= 0.0) & (table <= 1.0)))[0]

@@ -63,15 +63,11 @@ class SelectionOperator(ABC):
         return 0 if group_size < 2 else max(1, round(self.fraction * group_size))
 
     @abstractmethod
-    def losers(
-        self, expendable: Sequence[Contender], count: int, rng: np.random.Generator
-    ) -> tuple[str, ...]:
+    def losers(self, expendable: Sequence[Contender], count: int, rng: np.random.Generator) -> tuple[str, ...]:
         """``count`` distinct seats out of ``expendable`` (ranked, best first), the worst first."""
 
     @abstractmethod
-    def parents(
-        self, survivors: Sequence[Contender], count: int, rng: np.random.Generator
-    ) -> tuple[str, ...]:
+    def parents(self, survivors: Sequence[Contender], count: int, rng: np.random.Generator) -> tuple[str, ...]:
         """``count`` distinct seats out of ``survivors`` (ranked, best first), the fittest first."""
 
 
@@ -81,22 +77,16 @@ class TruncationSelection(SelectionOperator):
     ``parent_choice``: "uniform", or "rank" for weights falling linearly from the best (n) to the worst (1).
     """
 
-    def __init__(
-        self, fraction: float = 0.25, elitism: int = 1, min_age: int = 0, parent_choice: str = "uniform"
-    ):
+    def __init__(self, fraction: float = 0.25, elitism: int = 1, min_age: int = 0, parent_choice: str = "uniform"):
         super().__init__(fraction, elitism, min_age)
         if parent_choice not in ("uniform", "rank"):
             raise ValueError(f"parent_choice must be 'uniform' or 'rank', not {parent_choice!r}")
         self.parent_choice = parent_choice
 
-    def losers(
-        self, expendable: Sequence[Contender], count: int, rng: np.random.Generator
-    ) -> tuple[str, ...]:
+    def losers(self, expendable: Sequence[Contender], count: int, rng: np.random.Generator) -> tuple[str, ...]:
         return tuple(one.seat for one in reversed(expendable[len(expendable) - count :]))
 
-    def parents(
-        self, survivors: Sequence[Contender], count: int, rng: np.random.Generator
-    ) -> tuple[str, ...]:
+    def parents(self, survivors: Sequence[Contender], count: int, rng: np.random.Generator) -> tuple[str, ...]:
         size = len(survivors)
         weights = np.arange(size, 0, -1) if self.parent_choice == "rank" else np.ones(size)
         drawn = rng.choice(size, size=count, replace=False, p=weights / weights.sum())
@@ -112,15 +102,11 @@ class TournamentSelection(SelectionOperator):
             raise ValueError(f"tournament size must be at least 1, not {size}")
         self.size = size
 
-    def losers(
-        self, expendable: Sequence[Contender], count: int, rng: np.random.Generator
-    ) -> tuple[str, ...]:
+    def losers(self, expendable: Sequence[Contender], count: int, rng: np.random.Generator) -> tuple[str, ...]:
         ranks = self._winners(len(expendable), count, rng, best=False)
         return tuple(expendable[rank].seat for rank in sorted(ranks, reverse=True))
 
-    def parents(
-        self, survivors: Sequence[Contender], count: int, rng: np.random.Generator
-    ) -> tuple[str, ...]:
+    def parents(self, survivors: Sequence[Contender], count: int, rng: np.random.Generator) -> tuple[str, ...]:
         ranks = self._winners(len(survivors), count, rng, best=True)
         return tuple(survivors[rank].seat for rank in sorted(ranks))
 
@@ -145,9 +131,7 @@ def ranked(contenders: Sequence[Contender]) -> list[Contender]:
 class FitnessFunction(Protocol):
     """Maps each seat's rating and its mean rewards of past steps (newest last) to a number, larger is better."""
 
-    def __call__(
-        self, ratings: Mapping[str, Rating], rewards: Mapping[str, Sequence[float]]
-    ) -> dict[str, float]: ...
+    def __call__(self, ratings: Mapping[str, Rating], rewards: Mapping[str, Sequence[float]]) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +140,7 @@ class ConservativeRating:
 
     k: float = 3.0
 
-    def __call__(
-        self, ratings: Mapping[str, Rating], rewards: Mapping[str, Sequence[float]]
-    ) -> dict[str, float]:
+    def __call__(self, ratings: Mapping[str, Rating], rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
         return {seat: rating.mu - self.k * rating.sigma for seat, rating in ratings.items()}
 
 
@@ -175,9 +157,7 @@ class MeanReward:
         if self.window < 1:
             raise ValueError(f"window must be at least 1 step, not {self.window}")
 
-    def __call__(
-        self, ratings: Mapping[str, Rating], rewards: Mapping[str, Sequence[float]]
-    ) -> dict[str, float]:
+    def __call__(self, ratings: Mapping[str, Rating], rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
         missing = sorted(seat for seat in ratings if not rewards.get(seat))
         if missing:
             raise ValueError(f"no reward recorded yet for {', '.join(missing)}: their fitness is unknown")

@@ -73,9 +73,7 @@ class Operator(ABC):
         """All parameters that rebuild this operator: ``make_operator(name, **params)``."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def __call__(
-        self, parents: Sequence[AdapterWeights], seed: int, track: Track | None = None
-    ) -> AdapterWeights:
+    def __call__(self, parents: Sequence[AdapterWeights], seed: int, track: Track | None = None) -> AdapterWeights:
         """The child of ``parents``, ordered from the fittest; equal arguments give equal bits.
 
         Raises ``ValueError`` for a wrong number of parents, parents that do not fit each other, factors that are not
@@ -85,9 +83,7 @@ class Operator(ABC):
         first = parents[0]
         names = [name for name in first.modules if re.search(self.modules, name)]
         if not names:
-            raise ValueError(
-                f"modules={self.modules!r} matches none of the adapter's {len(first.modules)} modules"
-            )
+            raise ValueError(f"modules={self.modules!r} matches none of the adapter's {len(first.modules)} modules")
         rank, alpha = self.rank or first.rank, self.alpha or first.alpha
         streams = Streams(seed)
         shared = self.draw_shared(names, streams.shared())
