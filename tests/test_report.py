@@ -11,6 +11,7 @@ import pytest
 
 from tests.selfplay_simulator import simulate
 from verl_populora.report.__main__ import load_report, main, write_report
+from verl_populora.report.cost_table import duration, member_costs, run_facts
 from verl_populora.report.data import load_run, seat_order, unique_names
 from verl_populora.report.page import render_page
 from verl_populora.report.samples import choose_samples, code_html
@@ -25,7 +26,6 @@ from verl_populora.report.spec import (
     value_range,
 )
 from verl_populora.report.svg import number, ticks
-from verl_populora.report.tables import duration, member_costs, run_facts
 from verl_populora.report.verdict import Status, judge
 from verl_populora.rundir import RunReader, RunWriter
 

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from verl_populora.report.cost_table import duration
 from verl_populora.report.data import RunData, load_run, seat_order
-from verl_populora.report.tables import duration
 from verl_populora.report.verdict import Status, Verdict, judge
 from verl_populora.rundir import Record, RunDirError
 

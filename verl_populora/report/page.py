@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from verl_populora.report.cost_table import MemberCost, member_costs, run_facts
 from verl_populora.report.data import RunData
 from verl_populora.report.figures import cost, curriculum, overview
 from verl_populora.report.palette import css
@@ -19,7 +20,6 @@ from verl_populora.report.svg import number
 from verl_populora.report.svg_lines import draw_panel
 from verl_populora.report.svg_matrix import draw_matrix
 from verl_populora.report.svg_tree import draw_tree
-from verl_populora.report.tables import MemberCost, member_costs, run_facts
 from verl_populora.report.verdict import Verdict, judge
 
 
