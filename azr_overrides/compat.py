@@ -117,6 +117,7 @@ ADAPTED: Mapping[str, Rule] = {
         when=lambda value: value is not None and value > 0,
     ),
     "trainer.val_before_train": Rule(f"is off here: {_EVALUATION}", "trainer.val_before_train", "False", when=bool),
+    "azr.ast_check": Rule("is always on: verification parses first", when=lambda value: not value),
     "azr.executor": Rule(
         "has no choice here: programs run in the sandbox (azr.sandbox)", when=lambda value: value != "qwq"
     ),

@@ -10,9 +10,7 @@ from omegaconf import OmegaConf
 from azr_overrides.compat import ADAPTED, MOVED, UnknownKey, translate
 from azr_overrides.config import compose
 
-SCRIPTS = Path(
-    os.environ.get("AZR_SCRIPT_OVERRIDES", Path(__file__).parents[2] / "shared/azr/script_overrides.json")
-)
+SCRIPTS = Path(os.environ.get("AZR_SCRIPT_OVERRIDES", Path(__file__).parents[2] / "shared/azr/script_overrides.json"))
 
 
 def script_overrides() -> dict[str, list[str]]:
@@ -41,9 +39,7 @@ def test_every_shipped_script_composes(script, monkeypatch):
 def test_a_renamed_key_keeps_its_value_and_is_announced():
     translated, notices = translate(["trainer.val_generations_to_log_to_wandb=5", "ray_init.num_cpus=4"])
     assert translated == ["trainer.log_val_generations=5", "ray_kwargs.ray_init.num_cpus=4"]
-    assert notices[0].startswith(
-        "trainer.val_generations_to_log_to_wandb is called trainer.log_val_generations"
-    )
+    assert notices[0].startswith("trainer.val_generations_to_log_to_wandb is called trainer.log_val_generations")
 
 
 def test_every_rule_leads_to_a_configuration_that_composes():
@@ -62,6 +58,7 @@ def test_every_rule_leads_to_a_configuration_that_composes():
         "trainer.test_freq": "10",
         "trainer.val_before_train": "True",
         "azr.executor": "sandboxfusion",
+        "azr.ast_check": "False",
     }
     samples["ray_init.num_cpus"] = samples.pop("ray_init")
     samples["reward_model.max_length"] = samples.pop("reward_model")
