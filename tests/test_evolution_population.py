@@ -14,6 +14,7 @@ from verl_populora.evolution import (
     Evolution,
     EvolutionConfig,
     HallOfFame,
+    child_of_each_operator,
     diversity,
     make_child,
     make_operator,
@@ -140,6 +141,14 @@ def test_a_child_is_recomputed_bit_for_bit_from_checkpoints_and_its_lineage(tmp_
         other = again.modules[module_name]
         pair = [AdapterWeights({module_name: one}, 4, 8.0) for one in (module, other)]
         assert bits(pair[0]) == bits(pair[1])
+
+
+def test_every_operator_makes_its_child_of_the_same_parents():
+    parents = [adapter(1), adapter(2)]
+    children = child_of_each_operator(parents, seed=3)
+    assert list(children) == operator_names()
+    assert bits(children["spectral"]) == bits(make_operator("spectral")(parents[:1], 3))
+    assert bits(children["dare"]) == bits(make_operator("dare")(parents, 3))
 
 
 def test_a_founder_has_no_recipe():

@@ -1,10 +1,10 @@
 """From lineage records to weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from verl_populora.adapters.weights import AdapterWeights
 from verl_populora.evolution.operators.base import Track
-from verl_populora.evolution.registry import make_operator
+from verl_populora.evolution.registry import make_operator, operator_names
 from verl_populora.members import Lineage
 
 LoadParent = Callable[[str, int], AdapterWeights]
@@ -27,3 +27,17 @@ def make_child(lineage: Lineage, load_parent: LoadParent, track: Track | None = 
         load_parent(name, version) for name, version in zip(lineage.parents, lineage.parent_versions, strict=True)
     ]
     return operator(parents, lineage.seed, track)
+
+
+def child_of_each_operator(parents: Sequence[AdapterWeights], seed: int) -> dict[str, AdapterWeights]:
+    """One child by every registered operator with its default parameters, by operator name.
+
+    Args:
+        parents: two adapters, the fitter one first; mutations take the first. Used to compare how much of their
+            parents' performance the children of different operators keep.
+    """
+    children = {}
+    for name in operator_names():
+        operator = make_operator(name)
+        children[name] = operator(parents[: operator.arity], seed)
+    return children
