@@ -321,6 +321,7 @@ class Episode:
             "accuracy": attempt.verdict.accuracy,
             "detail": attempt.verdict.detail,
             "reward": attempt.reward,
+            "trained": self.plan.train_attempts,
             "response_tokens": attempt.generation.tokens,
             "version": attempt.generation.version,
             "completion": attempt.generation.text,

@@ -8,7 +8,7 @@ Record = Mapping[str, Any]
 
 
 def task_metrics(records: Sequence[Record], seat_of: Callable[[str], str]) -> dict[str, float]:
-    """Everything under ``tasks/``, ``teacher/``, ``student/``, ``invalid/`` and ``complexity/`` in docs/metrics.md.
+    """What docs/metrics.md lists under ``tasks/``, ``teacher/``, ``student/``, ``role/``, ``invalid/``, ``complexity/``.
 
     Args:
         records: proposal records of one step (docs/run-directory.md); those without a teacher are solver tasks.
@@ -25,6 +25,8 @@ def task_metrics(records: Sequence[Record], seat_of: Callable[[str], str]) -> di
         metrics[f"{prefix}/valid_rate"] = _mean([r["valid"] for r in own])
         _put(metrics, f"{prefix}/solve_rate", [r["solve_rate"] for r in own if r["valid"]])
     attempts = [a for r in records for a in r["attempts"]]
+    _put(metrics, "role/teacher/reward", [r["reward"] for r in proposals])
+    _put(metrics, "role/student/reward", [a["reward"] for a in attempts if a["trained"]])
     for student in sorted({a["student"] for a in attempts}):
         own = [a for a in attempts if a["student"] == student]
         prefix = f"student/{seat_of(student)}"

@@ -29,7 +29,6 @@ from verl.utils.debug import marked_timer
 from verl_populora.engine.delivery import AdapterReceipt, compare
 from verl_populora.engine.worker import PopulationWorker
 from verl_populora.layout import PopulationLayout
-from verl_populora.members import Role
 from verl_populora.population import Population
 from verl_populora.rundir import RunWriter, member_record
 from verl_populora.trainer import checkpoints, stopping
@@ -296,10 +295,6 @@ class PopulationTrainer(PPOTrainerSync):
             result[f"member/{seat}/mu"], result[f"member/{seat}/sigma"] = rating.mu, rating.sigma
             result[f"member/{seat}/fitness"] = fitness[seat]
             result[f"member/{seat}/version"] = member.version
-        for role in (Role.TEACHER, Role.STUDENT):
-            rewards = [self.figures[s].reward for s in self.layout.with_role(role) if s in self.figures]
-            if rewards:
-                result[f"role/{role}/reward"] = float(np.mean(rewards))
         return result
 
 
