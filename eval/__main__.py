@@ -19,9 +19,7 @@ def _parser() -> argparse.ArgumentParser:
     run = stages.add_parser("run", help="generate the completions that are missing (needs vLLM)")
     run.add_argument("--base", required=True, help="folder or hub name of the base model")
     run.add_argument("--revision", help="commit of a hub model")
-    run.add_argument(
-        "--adapter", action="append", default=[], metavar="NAME=DIR", help="a PEFT folder; repeatable"
-    )
+    run.add_argument("--adapter", action="append", default=[], metavar="NAME=DIR", help="a PEFT folder; repeatable")
     run.add_argument("--population", type=Path, help="a run directory (newest checkpoint) or one checkpoint")
     run.add_argument("--baseline", type=Path, help="a PEFT folder, or a single-agent run")
     _add_benchmarks(run)
@@ -29,9 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--profile", choices=[p.value for p in Profile], default="fixed")
     run.add_argument("--base-kind", choices=_KINDS, default="base", help="how the base is asked")
     run.add_argument("--member-kind", choices=_KINDS, default="azr", help="how adapters are asked")
-    run.add_argument(
-        "--uniform-prompt", action="store_true", help="also ask the base as the adapters are asked"
-    )
+    run.add_argument("--uniform-prompt", action="store_true", help="also ask the base as the adapters are asked")
     run.add_argument(
         "--template",
         action="append",
@@ -45,27 +41,19 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--top-p", type=float, default=1.0)
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--max-tokens", type=int, default=0, help="cap answers below the protocol's length")
-    run.add_argument(
-        "--max-model-len", type=int, default=0, help="context length; default: the model's, at most 32768"
-    )
+    run.add_argument("--max-model-len", type=int, default=0, help="context length; default: the model's, at most 32768")
     run.add_argument("--dtype", default="auto")
     run.add_argument("--tensor-parallel", type=int, default=1)
     run.add_argument("--gpu-memory", type=float, default=0.9)
     run.add_argument("--max-num-seqs", type=int, default=256)
     run.add_argument("--trust-remote-code", action="store_true")
-    run.add_argument(
-        "--shard", help="I/N: this process makes part I (from 0) of N; 'slurm' reads the task's number"
-    )
-    run.add_argument(
-        "--unpinned-data", action="store_true", help="accept data files other than the pinned ones"
-    )
+    run.add_argument("--shard", help="I/N: this process makes part I (from 0) of N; 'slurm' reads the task's number")
+    run.add_argument("--unpinned-data", action="store_true", help="accept data files other than the pinned ones")
     _add_out(run)
 
     grade = stages.add_parser("grade", help="judge the completions that have no verdict yet")
     grade.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    grade.add_argument(
-        "--ground-truth", type=Path, help="where expected outputs are kept; default OUT/ground_truth"
-    )
+    grade.add_argument("--ground-truth", type=Path, help="where expected outputs are kept; default OUT/ground_truth")
     grade.add_argument(
         "--min-isolation", default="seccomp", choices=["full", "seccomp", "landlock", "namespaces", "rlimits"]
     )
@@ -88,16 +76,12 @@ def _add_benchmarks(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_data_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data-dir", help=f"benchmark files; default ${DATA_DIR_VARIABLE} or the user's cache"
-    )
+    parser.add_argument("--data-dir", help=f"benchmark files; default ${DATA_DIR_VARIABLE} or the user's cache")
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, help="directory of this evaluation")
-    parser.add_argument(
-        "--cache", type=Path, help="completions shared by several evaluations; default OUT/completions"
-    )
+    parser.add_argument("--cache", type=Path, help="completions shared by several evaluations; default OUT/completions")
 
 
 def _shard(text: str | None) -> tuple[int, int]:

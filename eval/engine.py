@@ -67,9 +67,7 @@ def prepare_environment() -> bool:
 
 
 class Engine:
-    def __init__(
-        self, model: str, revision: str | None, members: list[EvalMember], settings: EngineSettings
-    ) -> None:
+    def __init__(self, model: str, revision: str | None, members: list[EvalMember], settings: EngineSettings) -> None:
         on_cpu = prepare_environment()
         from vllm import LLM
         from vllm.lora.request import LoRARequest

@@ -112,15 +112,11 @@ def _grade_benchmark(
     return len(jobs)
 
 
-def _grade_math(
-    jobs: Iterable[_Job], profile: Profile, workers: int, record: Callable[[Grade], None]
-) -> None:
+def _grade_math(jobs: Iterable[_Job], profile: Profile, workers: int, record: Callable[[Grade], None]) -> None:
     from eval.math.grader import MathItem, grade_math
 
     items = [
-        MathItem(
-            job.key, job.problem.benchmark, job.problem.question, job.problem.gold, job.text, job.template
-        )
+        MathItem(job.key, job.problem.benchmark, job.problem.question, job.problem.gold, job.text, job.template)
         for job in jobs
     ]
     for verdict in grade_math(items, profile, workers):

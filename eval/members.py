@@ -50,9 +50,7 @@ def adapter_hash(folder: Path) -> tuple[str, int]:
         raise UsageError(
             f"{config_path}: peft_type is {config.get('peft_type')!r}; only LORA adapters can be evaluated"
         )
-    settings = {
-        key: sorted(value) if isinstance(value := config.get(key), list) else value for key in _CONFIG_KEYS
-    }
+    settings = {key: sorted(value) if isinstance(value := config.get(key), list) else value for key in _CONFIG_KEYS}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     digest.update(file_digest(weights, "sha256").encode())
     ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
@@ -120,9 +118,7 @@ def check_names(members: list[EvalMember]) -> None:
     names = [member.name for member in members]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise UsageError(
-            f"member names are not unique: {', '.join(repeated)}; rename with --adapter NAME=DIR"
-        )
+        raise UsageError(f"member names are not unique: {', '.join(repeated)}; rename with --adapter NAME=DIR")
 
 
 def base_revision(model: str, revision: str | None) -> str:
@@ -130,9 +126,7 @@ def base_revision(model: str, revision: str | None) -> str:
     folder = Path(model)
     if folder.is_dir():
         files = sorted(
-            path
-            for path in folder.iterdir()
-            if path.suffix in (".safetensors", ".bin") or path.name == "config.json"
+            path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin") or path.name == "config.json"
         )
         if not any(path.suffix in (".safetensors", ".bin") for path in files):
             raise UsageError(f"--base {model}: the folder holds no .safetensors or .bin weights")

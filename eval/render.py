@@ -26,9 +26,7 @@ def percent(value: float | None) -> str:
 
 
 def _interval(cell: Interval | None) -> str:
-    return (
-        NOT_RUN if cell is None else f"{100 * cell.value:.1f} [{100 * cell.low:.1f}, {100 * cell.high:.1f}]"
-    )
+    return NOT_RUN if cell is None else f"{100 * cell.value:.1f} [{100 * cell.low:.1f}, {100 * cell.high:.1f}]"
 
 
 def _difference(difference: Difference) -> str:
@@ -134,9 +132,7 @@ def csv_text(table: Table) -> str:
 
 
 def as_json(table: Table) -> dict:
-    rows = [
-        asdict(row) | {attribute: getattr(row, attribute) for _, attribute in _MEANS} for row in table.rows
-    ]
+    rows = [asdict(row) | {attribute: getattr(row, attribute) for _, attribute in _MEANS} for row in table.rows]
     return {
         "rows": rows,
         "comparisons": [asdict(comparison) for comparison in table.comparisons],
@@ -186,8 +182,7 @@ def plot(table: Table, path: Path) -> None:
     from matplotlib import pyplot
 
     panels = [
-        (BENCHMARKS[name].title, {row.label: row.cells.get(name) for row in table.rows})
-        for name in _shown(table)
+        (BENCHMARKS[name].title, {row.label: row.cells.get(name) for row in table.rows}) for name in _shown(table)
     ]
     if table.common_benchmarks:
         panels.append(("Common mean", {row.label: row.common for row in table.rows}))
@@ -197,9 +192,7 @@ def plot(table: Table, path: Path) -> None:
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
     size = (2.6 * columns + 2.4, (0.24 * len(labels) + 0.9) * rows)
-    figure, axes = pyplot.subplots(
-        rows, columns, figsize=size, sharey=True, squeeze=False, layout="constrained"
-    )
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, sharey=True, squeeze=False, layout="constrained")
     colours = {"base": "#555555", "baseline": "#c44e52", "member": "#8da0cb"}
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
@@ -207,9 +200,7 @@ def plot(table: Table, path: Path) -> None:
         for position, row in enumerate(table.rows):
             cell = cells[row.label]
             if cell is None:
-                axis.text(
-                    0.02, position, NOT_RUN, va="center", fontsize=7, transform=axis.get_yaxis_transform()
-                )
+                axis.text(0.02, position, NOT_RUN, va="center", fontsize=7, transform=axis.get_yaxis_transform())
                 continue
             low, high = 100 * (cell.value - cell.low), 100 * (cell.high - cell.value)
             axis.errorbar(

@@ -61,10 +61,7 @@ class Evaluation:
             name
             for name in BENCHMARKS
             if self.members
-            and all(
-                (result := self.results.get((m.name, name))) is not None and result.complete
-                for m in self.members
-            )
+            and all((result := self.results.get((m.name, name))) is not None and result.complete for m in self.members)
         ]
 
 

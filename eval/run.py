@@ -70,9 +70,7 @@ def plan_requests(
     requests = []
     for benchmark in options.benchmarks:
         chosen = {
-            member.name: choose_template(
-                benchmark, member.kind, options.profile, has_chat_template, options.templates
-            )
+            member.name: choose_template(benchmark, member.kind, options.profile, has_chat_template, options.templates)
             for member in options.members
         }
         for problem in problems[benchmark.name]:
@@ -80,13 +78,9 @@ def plan_requests(
                 template = chosen[member.name]
                 prompt, special_tokens = render(template, problem, tokenizer)
                 max_tokens = min(template.max_tokens, options.max_tokens or template.max_tokens)
-                sampling = Sampling(
-                    options.temperature, options.top_p, max_tokens, template.stop, 0, template.context
-                )
+                sampling = Sampling(options.temperature, options.top_p, max_tokens, template.stop, 0, template.context)
                 for sample in range(options.samples):
-                    seeded = (
-                        replace(sampling, seed=options.seed + sample) if options.temperature > 0 else sampling
-                    )
+                    seeded = replace(sampling, seed=options.seed + sample) if options.temperature > 0 else sampling
                     key = request_key(base_revision, member.adapter_sha256, prompt, seeded, sample, engine)
                     requests.append(
                         Request(
@@ -121,9 +115,7 @@ def run(options: RunOptions) -> int:
     mine = {key: request for key, request in unique.items() if int(key[:8], 16) % count == index}
     known = store.read_completions().keys() & mine.keys()
     missing = [request for key, request in mine.items() if key not in known]
-    print(
-        f"{len(requests)} completions wanted, {len(known)} of this shard's {len(mine)} known", file=sys.stderr
-    )
+    print(f"{len(requests)} completions wanted, {len(known)} of this shard's {len(mine)} known", file=sys.stderr)
     if missing:
         _generate(options, settings, store, tokenizer, missing, done=len(known))
     return len(missing)
@@ -146,8 +138,9 @@ def _generate(
             prompt_id = (request.benchmark, request.problem_id, request.template)
             if prompt_id not in seen:
                 seen.add(prompt_id)
+                benchmark, problem_id, template = prompt_id
                 prompts.append(
-                    dict(zip(("benchmark", "problem_id", "template"), prompt_id)) | {"prompt": request.prompt}
+                    {"benchmark": benchmark, "problem_id": problem_id, "template": template, "prompt": request.prompt}
                 )
             token_ids = tokenizer(request.prompt, add_special_tokens=request.special_tokens)["input_ids"]
             limit = min(settings.max_model_len, request.sampling.context or settings.max_model_len)
@@ -178,9 +171,7 @@ def _load_tokenizer(options: RunOptions) -> tuple[Any, int]:
     from transformers import AutoConfig, AutoTokenizer
 
     trust = options.engine.trust_remote_code
-    tokenizer = AutoTokenizer.from_pretrained(
-        options.base, revision=options.revision, trust_remote_code=trust
-    )
+    tokenizer = AutoTokenizer.from_pretrained(options.base, revision=options.revision, trust_remote_code=trust)
     config = AutoConfig.from_pretrained(options.base, revision=options.revision, trust_remote_code=trust)
     own = int(getattr(config, "max_position_embeddings", _LONGEST_CONTEXT))
     wanted = options.engine.max_model_len

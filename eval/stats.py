@@ -83,9 +83,7 @@ def paired_difference(
 
     Raises ValueError if the benchmarks or their numbers of items differ.
     """
-    if {name: table.shape[1] for name, table in first.items()} != {
-        n: table.shape[1] for n, table in second.items()
-    }:
+    if {name: table.shape[1] for name, table in first.items()} != {n: table.shape[1] for n, table in second.items()}:
         raise ValueError("a paired comparison needs the same items on both sides")
     items = {name: _weights(generator, table.shape[1]) for name, table in first.items()}
     differences = _resampled_means(first, items, generator) - _resampled_means(second, items, generator)

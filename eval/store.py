@@ -21,9 +21,7 @@ from eval.types import Completion, Grade, Request, Sampling, Status, UsageError
 SCHEMA = 1
 
 
-def request_key(
-    base: str, adapter_sha256: str, prompt: str, sampling: Sampling, sample: int, engine: str
-) -> str:
+def request_key(base: str, adapter_sha256: str, prompt: str, sampling: Sampling, sample: int, engine: str) -> str:
     """Cache key of one completion: base weights, adapter weights, rendered prompt, sampling, engine and dtype."""
     identity = [base, adapter_sha256, prompt, asdict(sampling), sample, engine]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:40]
@@ -47,9 +45,7 @@ def read_lines(path: Path) -> Iterator[dict]:
         except json.JSONDecodeError as error:
             if number == len(lines):
                 return
-            raise UsageError(
-                f"{path}, line {number}: damaged ({error.msg}); delete that line to go on"
-            ) from error
+            raise UsageError(f"{path}, line {number}: damaged ({error.msg}); delete that line to go on") from error
 
 
 class Appender:

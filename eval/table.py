@@ -85,9 +85,7 @@ def _check_comparable(evaluations: list[Evaluation]) -> None:
     first = evaluations[0]
     labels = [evaluation.label for evaluation in evaluations]
     if len(set(labels)) < len(labels):
-        raise UsageError(
-            f"evaluations need different labels, these are {', '.join(labels)}; name them with LABEL=DIR"
-        )
+        raise UsageError(f"evaluations need different labels, these are {', '.join(labels)}; name them with LABEL=DIR")
     for other in evaluations[1:]:
         for key in ("profile", "sampling", "limit"):
             if first.run[key] != other.run[key]:
@@ -96,9 +94,7 @@ def _check_comparable(evaluations: list[Evaluation]) -> None:
                 )
         for name in first.run["benchmarks"].keys() & other.run["benchmarks"].keys():
             if first.run["benchmarks"][name] != other.run["benchmarks"][name]:
-                raise UsageError(
-                    f"{first.label} and {other.label} used different data for {BENCHMARKS[name].title}"
-                )
+                raise UsageError(f"{first.label} and {other.label} used different data for {BENCHMARKS[name].title}")
 
 
 def _generator() -> np.random.Generator:
@@ -143,24 +139,18 @@ def _rows(evaluation: Evaluation, common: list[str], several: bool) -> list[Row]
         return rows
     names = tuple(member.name for member in population)
     if len(names) > 1:
-        rows.append(
-            _row(evaluation, f"{prefix}population mean ({len(names)})", "population mean", names, common)
-        )
+        rows.append(_row(evaluation, f"{prefix}population mean ({len(names)})", "population mean", names, common))
         for role in ("teacher", "student"):
             of_role = tuple(member.name for member in population if member.role == role)
             if of_role and len(of_role) < len(names):
                 label = f"{prefix}{role}s mean ({len(of_role)})"
                 rows.append(_row(evaluation, label, f"{role}s", of_role, common))
-    singles = [
-        _row(evaluation, prefix + _label(member), "member", (member.name,), common) for member in population
-    ]
+    singles = [_row(evaluation, prefix + _label(member), "member", (member.name,), common) for member in population]
     if len(singles) > 1 and common:
         ranked = sorted(singles, key=lambda row: row.common.value if row.common else 0.0)
         for sort, chosen in (("best", ranked[-1]), ("weakest", ranked[0])):
             label = f"{prefix}{sort}: {chosen.members[0]}"
-            rows.append(
-                Row(label, evaluation.label, sort, chosen.members, chosen.cells, chosen.common, chosen.counts)
-            )
+            rows.append(Row(label, evaluation.label, sort, chosen.members, chosen.cells, chosen.common, chosen.counts))
     return rows + singles
 
 
@@ -176,9 +166,13 @@ def _comparisons(evaluations: list[Evaluation], rows: list[Row], common: list[st
     pairs: list[tuple[Row, Row]] = []
     for row in rows:
         for reference in rows:
-            if reference.evaluation == row.evaluation and reference.sort in ("base", "baseline"):
-                if row is not reference and (row.sort, reference.sort) != ("base", "baseline"):
-                    pairs.append((row, reference))
+            same_run = reference.evaluation == row.evaluation and reference is not row
+            if (
+                same_run
+                and reference.sort in ("base", "baseline")
+                and (row.sort, reference.sort) != ("base", "baseline")
+            ):
+                pairs.append((row, reference))
     means = [row for row in rows if row.sort == "population mean"] if len(evaluations) > 1 else []
     singles = {row.evaluation for row in rows if row.sort == "member"} - {row.evaluation for row in means}
     if len(evaluations) > 1:
@@ -203,16 +197,16 @@ def _notes(evaluations: list[Evaluation], common: list[str]) -> list[str]:
         f"mean of {sampling['samples']} samples at temperature {sampling['temperature']}"
     )  # fmt: skip
     notes = [
-        f"profile {run['profile']}, {decoding}; 95% intervals: Wilson for one model, bootstrap over items and members for means"
+        f"profile {run['profile']}, {decoding}; 95% intervals: Wilson for one model, bootstrap over items and members "
+        "for means"
     ]
     titles = ", ".join(BENCHMARKS[name].title for name in common)
     notes.append(f"common mean: over the benchmarks that every row has completed ({titles or 'none'})")
     notes.append(
-        "code and math means, and overall (code and math in equal parts), need all their benchmarks; math is without GSM8K as published"
+        "code and math means, and overall (code and math in equal parts), need all their benchmarks; "
+        "math is without GSM8K as published"
     )
-    notes.append(
-        "best and weakest are chosen by the common mean on these very items, so best is biased upwards"
-    )
+    notes.append("best and weakest are chosen by the common mean on these very items, so best is biased upwards")
     for evaluation in evaluations:
         notes += _warnings(evaluation)
     return notes
@@ -224,9 +218,7 @@ def _warnings(evaluation: Evaluation) -> list[str]:
     if run["limit"]:
         notes.append(f"{label}: only the first {run['limit']} problems of each benchmark")
     if run["sampling"]["max_tokens_cap"]:
-        notes.append(
-            f"{label}: answers were capped at {run['sampling']['max_tokens_cap']} tokens, below the protocol"
-        )
+        notes.append(f"{label}: answers were capped at {run['sampling']['max_tokens_cap']} tokens, below the protocol")
     if not run["pinned_data"]:
         notes.append(f"{label}: data files are not the pinned ones")
     if evaluation.isolation and evaluation.isolation != "full":

@@ -100,7 +100,7 @@ def lcb_rows() -> list[dict]:
             "question_title": "order",
             "question_id": "own_order",
             "question_content": "Sort the numbers up or down.",
-            "starter_code": "class Solution:\n    def order(self, numbers: List[int], way: str) -> List[int]:\n        ",
+            "starter_code": "class Solution:\n    def order(self, numbers: List[int], way: str) -> List[int]:\n",
             "public_test_cases": json.dumps(call_tests[:1]),
             "private_test_cases": packed_tests(call_tests[1:]),
             "metadata": json.dumps({"func_name": "order"}),
@@ -113,9 +113,11 @@ def humaneval_rows() -> list[dict]:
     return [
         {
             "task_id": "HumanEval/0",
-            "prompt": 'from typing import List\n\n\ndef running_sum(xs: List[int]) -> List[int]:\n    """Sums so far."""\n',
+            "prompt": "from typing import List\n\n\ndef running_sum(xs: List[int]) -> List[int]:\n"
+            '    """Sums so far."""\n',
             "entry_point": "running_sum",
-            "canonical_solution": "    out, total = [], 0\n    for x in xs:\n        total += x\n        out.append(total)\n"
+            "canonical_solution": "    out, total = [], 0\n    for x in xs:\n        total += x\n"
+            "        out.append(total)\n"
             "    return out\n",
             "base_input": [[[1, 2, 3]], [[]]],
             "plus_input": [[[5, -5, 7]], [[10**12, 1]]],

@@ -130,15 +130,17 @@ HOSTILE = {
     "exit at once": "import os\nos._exit(0)",
     "exit in the call": "import os\ndef running_sum(xs): os._exit(0)",
     "system exit": "import sys\ndef running_sum(xs): sys.exit(0)",
-    "patch the checker": "import eval.code.compare as c\nc.evalplus_equal = lambda *a: True\ndef running_sum(xs): return 0",
+    "patch the checker": "import eval.code.compare as c\nc.evalplus_equal = lambda *a: True\n"
+    "def running_sum(xs): return 0",
     "patch the encoder": "import sys\nv = sys.modules['eval.code.values']\nv.encode = lambda *a: None\n"
     "v.dumps = lambda *a: b'true'\ndef running_sum(xs): return 0",
-    "forge answers": "import os\nfor _ in range(9): os.write(3, b'{\"ready\":true}\\n{\"s\":0,\"v\":true}\\n')\n"
+    "forge answers": 'import os\nfor _ in range(9): os.write(3, b\'{"ready":true}\\n{"s":0,"v":true}\\n\')\n'
     "def running_sum(xs): return 0",
     "read expected outputs": "import gc\ndef running_sum(xs):\n"
     "    found = [o for o in gc.get_objects() if isinstance(o, dict) and 'outputs' in o]\n"
     "    return found[0]['outputs'] if found else open('/proc/self/environ').read()",
-    "search the stack": "import sys\ndef running_sum(xs):\n    frame = sys._getframe()\n    while frame.f_back: frame = frame.f_back\n"
+    "search the stack": "import sys\ndef running_sum(xs):\n    frame = sys._getframe()\n"
+    "    while frame.f_back: frame = frame.f_back\n"
     "    return frame.f_locals.get('expected')",
     "kill the parent": "import os, signal\ndef running_sum(xs): os.kill(os.getppid(), signal.SIGKILL)",
     "fork": "import os\ndef running_sum(xs):\n    os.fork()\n    return 0",
@@ -238,7 +240,9 @@ def lcb_problems(folder: Path) -> list[Problem]:
 
 
 SUM = "n = int(input())\nprint(sum(map(int, input().split())))"
-ORDER = "class Solution:\n    def order(self, numbers, way):\n        return tuple(sorted(numbers, reverse=way == 'down'))"
+ORDER = (
+    "class Solution:\n    def order(self, numbers, way):\n        return tuple(sorted(numbers, reverse=way == 'down'))"
+)
 
 
 def test_livecodebench_programs_of_both_sorts_are_graded(tmp_path, runner):

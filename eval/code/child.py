@@ -17,10 +17,11 @@ EXIT_HARNESS = 97  # this module failed before the program ran
 EXIT_EXCEPTION = 1
 CHANNEL = 3  # descriptor of the results in call mode
 # What LiveCodeBench puts before every program, in this order: later names win.
-_STAR_IMPORTS = (
-    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
-    "builtins typing"
-).split()
+_STAR_IMPORTS_TEXT = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools "
+    "operator io sys json builtins typing"
+)
+_STAR_IMPORTS = _STAR_IMPORTS_TEXT.split()
 _RECURSION_LIMIT = 50_000
 
 
@@ -45,9 +46,9 @@ def arrange_standard_files(channel: int, source: int, mode: str) -> None:
     os.dup2(source, 0)
     os.dup2(channel if mode == "script" else nowhere, 1)
     os.dup2(nowhere, 2)
-    sys.stdin = open(0, encoding="utf-8", errors="surrogatepass", closefd=False)
-    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogatepass", closefd=False)
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdin = os.fdopen(0, "r", encoding="utf-8", errors="surrogatepass", closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="surrogatepass", closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def execute(request: dict) -> None:

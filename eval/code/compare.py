@@ -22,13 +22,12 @@ _RTOL = 1e-7
 _FLOAT_ATOL = 1e-6
 
 
-def evalplus_equal(
-    dataset: str, entry_point: str, arguments: Any, output: Any, expected: Any, atol: float
-) -> bool:
+def evalplus_equal(dataset: str, entry_point: str, arguments: Any, output: Any, expected: Any, atol: float) -> bool:
     """Whether one output of a HumanEval+ ("humaneval") or MBPP+ ("mbpp") solution passes."""
     try:
         if dataset == "humaneval" and entry_point == "find_zero":
-            return bool(abs(_poly(*arguments, output)) <= atol)
+            (coefficients,) = arguments
+            return bool(abs(_poly(coefficients, output)) <= atol)
         exact = bool(output == expected)
         if dataset == "mbpp":
             exact = _mbpp_oracle(entry_point, arguments, output, expected, exact, atol)
@@ -44,9 +43,7 @@ def evalplus_equal(
         return False
 
 
-def _mbpp_oracle(
-    entry_point: str, arguments: Any, output: Any, expected: Any, exact: bool, atol: float
-) -> bool:
+def _mbpp_oracle(entry_point: str, arguments: Any, output: Any, expected: Any, exact: bool, atol: float) -> bool:
     if entry_point == "are_equivalent":  # evalplus accepts any returned value for this task
         return True
     if entry_point == "sum_div":

@@ -23,9 +23,7 @@ from eval.types import Problem, Status
 # As AZR's evaluation passed to evalplus: --min-time-limit 10 --gt-time-limit-factor 8.
 MIN_TIME_LIMIT_S = 10.0
 TIME_LIMIT_FACTOR = 8.0
-_TOTAL_LIMIT_S = (
-    61.0  # of one suite of one program, as in evalplus; more where the reference solution needs more
-)
+_TOTAL_LIMIT_S = 61.0  # of one suite of one program, as in evalplus; more where the reference solution needs more
 _REFERENCE_LIMIT_S = 300.0
 _CACHE_VERSION = 2
 SUITES = ("base", "plus")
@@ -87,8 +85,7 @@ class GroundTruth:
                 except json.JSONDecodeError:
                     continue  # cut off by a crash: that task is computed again
                 self._known[row["task"]] = {
-                    suite: Reference([values.decode(form) for form in row[suite][0]], row[suite][1])
-                    for suite in SUITES
+                    suite: Reference([values.decode(form) for form in row[suite][0]], row[suite][1]) for suite in SUITES
                 }
 
     def __contains__(self, task_id: str) -> bool:

@@ -57,9 +57,7 @@ def _grade_calls(
     return Status.WRONG, f"test {run.done}: {detail}"
 
 
-def _grade_scripts(
-    runner: CodeRunner, tests: list[LcbTest], program: str, limit_s: float
-) -> tuple[Status, str]:
+def _grade_scripts(runner: CodeRunner, tests: list[LcbTest], program: str, limit_s: float) -> tuple[Status, str]:
     for index, test in enumerate(tests):
         run = runner.run_script(program, test.input, limit_s, prelude=True)
         if run.status is RunStatus.TIMEOUT:

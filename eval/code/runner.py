@@ -254,9 +254,7 @@ class CodeRunner:
 class _CallReader:
     """Takes the lines of one child as they come, whatever it writes."""
 
-    def __init__(
-        self, limits_s: list[float], on_value: Callable[[int, Any, float], bool], max_bytes: int
-    ) -> None:
+    def __init__(self, limits_s: list[float], on_value: Callable[[int, Any, float], bool], max_bytes: int) -> None:
         self._limits = limits_s
         self._on_value = on_value
         self._budget = max_bytes

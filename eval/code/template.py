@@ -16,10 +16,11 @@ import time
 from azr_overrides.sandbox.template import confinement, linux
 from eval.code import child
 
-_PRELOAD = (
-    "bisect collections copy datetime decimal fractions functools heapq io itertools json math operator random re "
-    "statistics string typing numpy numpy.random"
-).split()  # numpy needs system libraries that a child could not open
+_PRELOAD_TEXT = (
+    "bisect collections copy datetime decimal fractions functools heapq io itertools json math operator "
+    "random re statistics string typing numpy numpy.random"
+)  # numpy needs system libraries that a child could not open
+_PRELOAD = _PRELOAD_TEXT.split()
 
 
 def _run_child(descriptors: list[int], job: dict, confined: confinement.Confinement, template: int) -> None:

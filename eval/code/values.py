@@ -94,7 +94,7 @@ def encode(value: Any, depth: int = 0) -> Any:
 
 def _encode_items(items: list, depth: int) -> list:
     kinds = set(map(type, items))
-    if kinds <= _DIRECT or (kinds == {int} and -_PLAIN_INT <= min(items) and max(items) < _PLAIN_INT):
+    if kinds <= _DIRECT or (kinds == {int} and min(items) >= -_PLAIN_INT and max(items) < _PLAIN_INT):
         return items
     return [encode(item, depth + 1) for item in items]
 

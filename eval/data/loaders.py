@@ -31,9 +31,7 @@ def load_problems(benchmark: Benchmark, paths: list[Path], check_count: bool = T
         try:
             problems.append(convert(benchmark.name, index, row))
         except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise UsageError(
-                f"{path}: record {index} is not a {benchmark.title} problem ({error!r})"
-            ) from error
+            raise UsageError(f"{path}: record {index} is not a {benchmark.title} problem ({error!r})") from error
     if check_count and len(problems) != benchmark.size:
         names = ", ".join(str(path) for path in paths)
         raise UsageError(f"{benchmark.title}: {len(problems)} problems in {names}, expected {benchmark.size}")
@@ -49,9 +47,7 @@ def _math_problem(benchmark: str, index: int, row: dict) -> Problem:
 
 
 def _gsm8k_problem(benchmark: str, index: int, row: dict) -> Problem:
-    return Problem(
-        benchmark, f"{index:04d}", row["question"].strip(), row["answer"].rsplit("####", 1)[1].strip()
-    )
+    return Problem(benchmark, f"{index:04d}", row["question"].strip(), row["answer"].rsplit("####", 1)[1].strip())
 
 
 def _minerva_problem(benchmark: str, index: int, row: dict) -> Problem:
@@ -67,8 +63,7 @@ def _olympiad_problem(benchmark: str, index: int, row: dict) -> Problem:
 
 def _evalplus_problem(benchmark: str, index: int, row: dict) -> Problem:
     payload = {
-        key: row[key]
-        for key in ("entry_point", "canonical_solution", "base_input", "plus_input", "atol", "prompt")
+        key: row[key] for key in ("entry_point", "canonical_solution", "base_input", "plus_input", "atol", "prompt")
     }
     return Problem(benchmark, row["task_id"], row["prompt"].strip(), payload=payload)
 

@@ -121,9 +121,7 @@ def _fetch_from_hub(spec: DataFile, path: Path) -> None:
         stated = get_hf_file_metadata(url).etag
         cached = hf_hub_download(LCB_REPO, spec.hub_path, repo_type="dataset", revision=LCB_REVISION)
     except Exception as error:  # the hub's client raises its own, requests' and OS errors alike
-        raise UsageError(
-            f"could not download {spec.hub_path} of {LCB_REPO}@{LCB_REVISION[:8]}: {error}"
-        ) from error
+        raise UsageError(f"could not download {spec.hub_path} of {LCB_REPO}@{LCB_REVISION[:8]}: {error}") from error
     actual = file_digest(Path(cached), "sha256")
     if stated != actual:
         raise UsageError(f"{spec.hub_path}: SHA-256 {actual}, but the hub states {stated} for this revision")

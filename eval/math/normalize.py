@@ -29,18 +29,14 @@ _UNIT_TAIL = re.compile(
 _WORD_TAIL = re.compile(
     rf"(?P<value>{_NUMBER}|\\frac\{{\d+\}}\{{\d+\}}){_SPACE}+(?P<words>[A-Za-z]{{2,}}(?:[ /-][A-Za-z]+)*)\.?$"
 )
-_SCALE_TAIL = re.compile(
-    rf"(?P<value>{_NUMBER}){_SPACE}*(?:{_WRAPPER}\s*\{{)?\s*(?P<scale>{'|'.join(_SCALES)})s?\b.*$"
-)
+_SCALE_TAIL = re.compile(rf"(?P<value>{_NUMBER}){_SPACE}*(?:{_WRAPPER}\s*\{{)?\s*(?P<scale>{'|'.join(_SCALES)})s?\b.*$")
 _E_NOTATION = re.compile(r"(?<![\w.\\}])(?P<mantissa>\d+\.?\d*|\.\d+)[eE](?P<exponent>[+-]?\d+)(?![\w.^{])")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _SUBSCRIPT_TEXT = re.compile(rf"_\s*\{{\s*{_WRAPPER}\s*\{{\s*([^{{}}]*?)\s*\}}\s*\}}")
 _DERIVATIVE = re.compile(
     r"\\d?frac\s*\{\s*d\s*(?:\^\s*\{?(?P<order>\d)\}?)?\s*(?P<name>\\?[A-Za-z]+(?:_\{?\w+\}?)?)\s*\}\s*\{\s*d\s*[a-z]\s*(?:\^\s*\{?\d\}?)?\s*\}"
 )
-_DOT = re.compile(
-    r"\\(?P<dots>d{1,2})ot\s*\{\s*(?P<name>\\?[A-Za-z]+)(?P<sub>_\{?\w+\}?)?\s*\}(?:\s*\([a-z]\))?"
-)
+_DOT = re.compile(r"\\(?P<dots>d{1,2})ot\s*\{\s*(?P<name>\\?[A-Za-z]+)(?P<sub>_\{?\w+\}?)?\s*\}(?:\s*\([a-z]\))?")
 _PRIME = re.compile(
     r"(?P<name>\\?[A-Za-z]+?)(?P<sub>_\{?\w+\}?)?\s*(?:\^\s*\{\s*(?P<caret>(?:\\prime\s*)+)\}|(?P<ticks>'+))(?:\s*\([a-z]\))?"
 )
@@ -68,12 +64,7 @@ def _unwrap_delimiters(text: str) -> str:
     text = text.strip()
     for opening, closing in (("\\[", "\\]"), ("\\(", "\\)"), ("$$", "$$"), ("$", "$")):
         inner = text[len(opening) : -len(closing)]
-        if (
-            text.startswith(opening)
-            and text.endswith(closing)
-            and len(text) > len(opening)
-            and opening not in inner
-        ):
+        if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) and opening not in inner:
             text = inner.strip()
     return re.sub(r"(?<!\\)\$", "", text)
 

@@ -6,10 +6,7 @@ from eval.prompts.template import Template
 from eval.types import Group, ModelKind, Profile, UsageError
 
 TEMPLATES: dict[str, Template] = {
-    value.name: value
-    for module in (fixed, published)
-    for value in vars(module).values()
-    if isinstance(value, Template)
+    value.name: value for module in (fixed, published) for value in vars(module).values() if isinstance(value, Template)
 }
 
 _FIXED = {

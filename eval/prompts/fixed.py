@@ -17,14 +17,13 @@ def _training_wrapper(text: str) -> str:
 
 
 _STARTER = "Complete this starter code, keeping its names and signature:\n```python\n{starter}\n```"
-_STDIN = (
-    "The program reads its input from standard input and prints its answer to standard output, nothing else."
-)
+_STDIN = "The program reads its input from standard input and prints its answer to standard output, nothing else."
 _AZR_STOP = (*END_OF_TEXT, "</answer>")
 
 MATH_BASE = Template(
     "math-base",
-    "Problem:\n{question}\n\nThe solution below works step by step and ends with the answer in \\boxed{}.\n\nSolution:\n",
+    "Problem:\n{question}\n\nThe solution below works step by step and ends with the answer in \\boxed{}.\n\n"
+    "Solution:\n",
     AnswerStyle.MATH,
     _MATH_TOKENS,
     (*END_OF_TEXT, "\nProblem:"),

@@ -49,9 +49,7 @@ QWEN_BOXED = Template(
 )
 QWEN_MATH_COT = Template(
     "qwen25-math-cot",
-    "<|im_start|>system\n"
-    + _REASON
-    + "<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>system\n" + _REASON + "<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n",
     AnswerStyle.MATH,
     _MATH_TOKENS,
     (*END_OF_TEXT, "assistant", "user", "_end", "_start"),
@@ -90,8 +88,7 @@ EVALPLUS_CHAT = Template(
 )
 LCB_AZR = Template(
     "lcb-azr-published",
-    _CONVERSATION
-    + "User: \n# Task: You will be given a question (problem specification) and will generate a correct "
+    _CONVERSATION + "User: \n# Task: You will be given a question (problem specification) and will generate a correct "
     "Python program that matches the specification and passes all tests. Your final answer should be wrapped in "
     "```python``` tags.\n\nQuestion: {question}\n\n{format}Assistant: <think>",
     AnswerStyle.CODE_BLOCK,

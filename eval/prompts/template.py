@@ -43,9 +43,7 @@ class Template:
         fields = {"question": problem.question, "format": ""}
         starter = problem.payload.get("starter_code")
         if starter is not None:
-            fields["format"] = (
-                self.starter_format.replace("{starter}", starter) if starter else self.stdin_format
-            )
+            fields["format"] = self.starter_format.replace("{starter}", starter) if starter else self.stdin_format
         text = self.text
         for name, value in fields.items():
             text = text.replace("{" + name + "}", value)
