@@ -31,6 +31,7 @@ from azr_overrides.tasks.types import RejectReason, Task, TaskKind
 from verl_populora.detectors import detect, warning_metrics
 from verl_populora.layout import PopulationLayout
 from verl_populora.population import Population
+from verl_populora.rundir import RunReader
 from verl_populora.selfplay.groups import Group, Part
 from verl_populora.selfplay.matchmaking import Match
 from verl_populora.selfplay.ratings import MatchObservation
@@ -224,6 +225,8 @@ class AzrTrainer(PopulationTrainer):
         self.coverage.load_state_dict(state["coverage"])
         self.planner.rng.bit_generator.state = state["rng"]
         self._unannounced = self._all_tasks()
+        # Detectors compare with the first steps of a run; the lines after the checkpoint are dropped by now.
+        self._history = RunReader(self.writer.path).metrics()
 
 
 def _texts(column: Any) -> list[str]:

@@ -2,7 +2,16 @@ from azr_overrides.step_metrics import task_metrics
 
 
 def record(teacher="t1", valid=True, rate=0.5, accuracies=(1.0, 0.0), kind="code_o", reason=None):
-    attempts = [{"student": "s1", "accuracy": a, "outcome": "correct" if a else "wrong"} for a in accuracies]
+    attempts = [
+        {
+            "student": "s1",
+            "accuracy": a,
+            "outcome": "correct" if a else "wrong",
+            "reward": 1.0 if a else -0.5,
+            "trained": True,
+        }
+        for a in accuracies
+    ]
     return {
         "teacher": teacher,
         "kind": kind,
@@ -10,6 +19,7 @@ def record(teacher="t1", valid=True, rate=0.5, accuracies=(1.0, 0.0), kind="code
         "reason": reason,
         "solve_rate": rate if valid else None,
         "complexity": {"ast_depth": 6, "cyclomatic": 2, "lines": 4, "variables": 1} if valid else None,
+        "reward": 1 - rate if valid else -1.0,
         "attempts": attempts if valid else [],
     }
 
@@ -36,6 +46,15 @@ def test_rates_are_over_the_right_denominators():
     assert metrics["student/student1/solve_rate"] == 0.5
     assert metrics["invalid/syntax"] == 1
     assert metrics["complexity/ast_depth"] == 6.0
+    assert metrics["role/teacher/reward"] == (0.5 + 1.0 + 0.0 - 1.0) / 4
+    assert metrics["role/student/reward"] == (3 * 1.0 - 3 * 0.5) / 6
+
+
+def test_attempts_that_only_measure_are_no_rewards_of_the_student():
+    measured = record()
+    for attempt in measured["attempts"]:
+        attempt["trained"] = False
+    assert "role/student/reward" not in task_metrics([measured], seat)
 
 
 def test_what_was_not_measured_is_absent_rather_than_zero():

@@ -256,9 +256,9 @@ class PopulationTrainer(PPOTrainerSync):
         self.population.load_state_dict(state)
         names = {seat: member.name for seat, member in self.population.members.items()}
         self.actor_rollout_wg.load_members(str(folder.absolute()), names)
-        self.load_task_state(json.loads((folder / TRAINER_FILE).read_text()))
         self.global_steps = checkpoints.step_of(folder)
         self.writer.truncate_after(self.global_steps)
+        self.load_task_state(json.loads((folder / TRAINER_FILE).read_text()))
         logger.info("resumed from %s", folder)
 
     def _checkpoint_to_resume(self) -> Path | None:
