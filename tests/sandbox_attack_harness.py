@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 from azr_overrides.sandbox import RunRequest, RunResult, Sandbox, SandboxConfig, Status
-from azr_overrides.tasks.types import Answer, Candidate, Outcome, Rejection, Task, TaskKind
+from azr_overrides.tasks.types import Answer, Candidate, Outcome, Rejection, RejectReason, Task, TaskKind, Verdict
 from azr_overrides.tasks.verification import VerificationConfig, Verifier
 
 CPU_S, WALL_S, MEMORY_MB = 1, 2, 256
@@ -120,13 +120,9 @@ def descendants(pid: int) -> set[int]:
 
 def shared_memory() -> set[str]:
     """Names of what outlives a process in memory."""
-    names = {path.name for path in Path("/dev/shm").iterdir()} if Path("/dev/shm").is_dir() else set()
+    names = {path.name for path in Path("/dev/shm").glob("*canary*")}  # other programs use the folder too
     segments = Path("/proc/sysvipc/shm")
-    return (
-        names | {line.split()[1] for line in segments.read_text().splitlines()[1:]}
-        if segments.exists()
-        else names
-    )
+    return names | {line.split()[1] for line in segments.read_text().splitlines()[1:]} if segments.exists() else names
 
 
 async def attack(sandbox: Sandbox, spec: dict, directory: Path, gold: str) -> list[str]:
@@ -136,32 +132,39 @@ async def attack(sandbox: Sandbox, spec: dict, directory: Path, gold: str) -> li
         program = spec["code"].replace("{CANARY}", str(canary.directory))
         text = spec["input"].replace("{CANARY}", str(canary.directory))
         verifier = Verifier(sandbox, VerificationConfig(banned_words=(), max_value_chars=65_536))
-        expected = repr(gold)
-        pair = ("x",) + (text,)  # one visible input, one hidden
-        induction = Task("t", TaskKind.CODE_F, "", ("0", text), ("0", expected))
-        abduction = Task("t", TaskKind.CODE_I, program, ("0",), (expected,))
-        proposal = Candidate(TaskKind.CODE_O, program, (text,))
-        results, solved, abduced, validated = await asyncio.gather(
-            sandbox.run(RunRequest(program, (text,))),
-            verifier.judge(induction, Answer(program, True)),
-            verifier.judge(abduction, Answer(text, True)),
-            verifier.validate(proposal),
+        ((result,), solved) = await asyncio.gather(
+            sandbox.run(RunRequest(program, (text,))), _solve(verifier, program, text, repr(gold))
         )
-        assert len(pair) == 2
-        effects = canary.effects()
-        if Outcome.CORRECT in (solved.outcome, abduced.outcome):
-            effects.append("judged correct")
-        effects += _effects_of_result(results[0], gold)
-        if isinstance(validated, Task):
-            if spec["category"] == "determinism":
+        effects = _effects_of_result(result, gold) + _effects_of_verdict(solved, gold)
+        if spec["category"] != "resource":  # those only cost time here
+            abduced, validated = await asyncio.gather(
+                _abduce(verifier, program, text, repr(gold)),
+                verifier.validate(Candidate(TaskKind.CODE_O, program, (text,))),
+            )
+            effects += _effects_of_verdict(abduced, gold) + _leaks(str(validated), gold)
+            if isinstance(validated, Task) and spec["category"] == "determinism":
                 effects.append("accepted as deterministic")
-            effects += _leaks(validated.outputs[0], gold)
-        elif spec["category"] == "determinism" and validated.reason.value in ("unverified",):
-            effects.append("not decided")
-        effects += _leaks(f"{solved} {abduced} {validated if isinstance(validated, Rejection) else ''}", gold)
-        return effects
+            if isinstance(validated, Rejection) and validated.reason is RejectReason.UNVERIFIED:
+                effects.append("left the task undecided")
+        return effects + canary.effects()
     finally:
         canary.remove()
+
+
+async def _solve(verifier: Verifier, program: str, text: str, expected: str) -> Verdict:
+    """The attack is a student's program for a code_f task with one shown and one hidden pair."""
+    task = Task("t", TaskKind.CODE_F, "", ("0", text), ("0", expected))
+    return await verifier.judge(task, Answer(program, True))
+
+
+async def _abduce(verifier: Verifier, program: str, text: str, expected: str) -> Verdict:
+    """The attack's program is a teacher's, its input a student's answer."""
+    task = Task("t", TaskKind.CODE_I, program, ("0",), (expected,))
+    return await verifier.judge(task, Answer(text, True))
+
+
+def _effects_of_verdict(verdict: Verdict, gold: str) -> list[str]:
+    return _leaks(str(verdict), gold) + ["judged correct"] * (verdict.outcome is Outcome.CORRECT)
 
 
 def _effects_of_result(result: RunResult, gold: str) -> list[str]:
@@ -172,7 +175,7 @@ def _effects_of_result(result: RunResult, gold: str) -> list[str]:
     if result.max_rss_kb > (MEMORY_MB << 10):
         effects.append("used more memory than allowed")
     if result.status is Status.WORKER_LOST:
-        effects.append("brought the template down")
+        effects.append("killed itself and was taken for a victim")
     return effects
 
 

@@ -190,9 +190,7 @@ class Sandbox:
         candidates = [w for w in self._workers if w.free and interpreter in (None, w.index % 2)]
         return max(candidates, key=lambda worker: worker.free, default=None)
 
-    def _job_done(
-        self, worker: Worker, job: Job, missing: Status, cpu_s: float, wall_s: float, rss_kb: int
-    ) -> None:
+    def _job_done(self, worker: Worker, job: Job, missing: Status, cpu_s: float, wall_s: float, rss_kb: int) -> None:
         if missing is not Status.WORKER_LOST:
             self._losses = 0
         answered = job.parser.complete or job.forged
@@ -213,25 +211,37 @@ class Sandbox:
 
     def _worker_lost(self, worker: Worker) -> None:
         self._losses += 1
-        if self._open:
+        if not self._open:
+            return
+        if self._losses >= MAX_CONSECUTIVE_LOSSES:
+            self._fail("it ended")
+        else:
             self._spawn(self._replace(worker))
 
     async def _replace(self, lost: Worker) -> None:
-        await lost.close()
-        fresh = Worker(lost.index, self._config, lost.capacity, self._job_done, self._worker_lost)
-        self._workers[self._workers.index(lost)] = fresh
-        try:
+        """Start another template in the place of a lost one; one that dies while it starts is lost as well."""
+        while True:
+            await lost.close()
+            fresh = Worker(lost.index, self._config, lost.capacity, self._job_done, self._worker_lost)
+            self._workers[self._workers.index(lost)] = fresh
+            try:
+                await fresh.start()
+                break
+            except TemplateFailed as error:
+                lost, reason = fresh, str(error)
+                self._losses += 1
             if self._losses >= MAX_CONSECUTIVE_LOSSES:
-                raise TemplateFailed(f"{self._losses} of them ended in a row without finishing a program")
-            await fresh.start()
-        except TemplateFailed as error:
-            await fresh.close()
-            self._fail(f"sandbox templates keep failing: {error}; look at the host's memory and at stderr")
-            return
+                await lost.close()
+                self._fail(reason)
+                return
         self._statistics.respawns += 1
         self._dispatch()
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, last_reason: str) -> None:
+        reason = (
+            f"sandbox templates keep failing: {self._losses} in a row without finishing a program, the last one "
+            f"because {last_reason}; look at the host's memory and at stderr"
+        )
         logger.error("%s", reason)
         self._failure = reason
         for job in self._take_queued():

@@ -109,9 +109,7 @@ async def measure(
         canary.write_text("readable")
         canary.chmod(0o644)
         Path(directory).chmod(0o755)
-        arguments = (
-            f"{str(canary)!r}, {os.getpid()}, {listeners.tcp_port}, {listeners.udp_port}, {listeners.name!r}"
-        )
+        arguments = f"{str(canary)!r}, {os.getpid()}, {listeners.tcp_port}, {listeners.udp_port}, {listeners.name!r}"
         names = list(ATTEMPTS)
         answers = await asyncio.gather(*(run(RunRequest(ATTEMPTS[name], (arguments,))) for name in names))
         findings = {name: _finding(answer[0]) for name, answer in zip(names, answers, strict=True)}

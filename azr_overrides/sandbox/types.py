@@ -20,6 +20,29 @@ DEFAULT_PRELOAD = (
     "typing",
 )
 
+# Where landlock is missing no file may be opened, so these are imported beforehand too.
+WIDER_PRELOAD = (
+    "abc",
+    "array",
+    "calendar",
+    "cmath",
+    "contextlib",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "enum",
+    "fractions",
+    "json",
+    "numbers",
+    "pprint",
+    "queue",
+    "random",
+    "statistics",
+    "struct",
+    "textwrap",
+    "unicodedata",
+)
+
 
 class Status(StrEnum):
     """How one call of a program ended. Only the last two are failures of the infrastructure."""
@@ -118,23 +141,17 @@ class SandboxConfig:
         if self.workers < 2:
             raise ValueError(f"sandbox.workers is {self.workers}; two are needed to compare hash seeds")
         if self.slots < self.workers:
-            raise ValueError(
-                f"sandbox.slots is {self.slots}, less than one child for each of {self.workers} workers"
-            )
+            raise ValueError(f"sandbox.slots is {self.slots}, less than one child for each of {self.workers} workers")
         for name in ("cpu_s", "wall_s", "memory_mb", "max_output_bytes", "start_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"sandbox.{name} must be positive, not {getattr(self, name)}")
         levels = [level.value for level in IsolationLevel]
         if self.min_isolation not in levels:
-            raise ValueError(
-                f"sandbox.min_isolation is {self.min_isolation!r}; choose one of {', '.join(levels)}"
-            )
+            raise ValueError(f"sandbox.min_isolation is {self.min_isolation!r}; choose one of {', '.join(levels)}")
         if unknown := set(self.layers) - {"namespaces", "landlock", "seccomp"}:
             raise ValueError(f"unknown sandbox.layers: {', '.join(sorted(unknown))}")
         if self.seccomp_backend not in ("auto", "libseccomp", "builtin"):
-            raise ValueError(
-                f"sandbox.seccomp_backend is {self.seccomp_backend!r}; choose auto, libseccomp or builtin"
-            )
+            raise ValueError(f"sandbox.seccomp_backend is {self.seccomp_backend!r}; choose auto, libseccomp or builtin")
         if not sys.platform.startswith("linux"):
             raise RuntimeError("the sandbox needs Linux: it confines programs with landlock and seccomp")
 
@@ -145,9 +162,7 @@ class IsolationReport:
 
     level: IsolationLevel
     layers: dict[str, str] = field(default_factory=dict)  # what the template says it set up
-    findings: dict[str, str] = field(
-        default_factory=dict
-    )  # for example {"read_file": "refused: PermissionError"}
+    findings: dict[str, str] = field(default_factory=dict)  # for example {"read_file": "refused: PermissionError"}
 
     def as_dict(self) -> dict:
         """Plain values, for ``run.json``."""

@@ -18,7 +18,7 @@ from time import monotonic
 
 from azr_overrides.sandbox import library
 from azr_overrides.sandbox.template import protocol
-from azr_overrides.sandbox.types import RunRequest, RunResult, SandboxConfig, Status
+from azr_overrides.sandbox.types import WIDER_PRELOAD, RunRequest, RunResult, SandboxConfig, Status
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _READ_SIZE = 1 << 16
 
 
 class TemplateFailed(RuntimeError):
-    """A template process could not start; the text says why."""
+    """A template process could not start; the text, a clause, says why."""
 
 
 @dataclass(eq=False, slots=True)
@@ -84,9 +84,7 @@ class Worker:
     once if the process ends before ``close``, after its jobs were reported.
     """
 
-    def __init__(
-        self, index: int, config: SandboxConfig, capacity: int, on_done: Callable, on_lost: Callable
-    ):
+    def __init__(self, index: int, config: SandboxConfig, capacity: int, on_done: Callable, on_lost: Callable):
         self.index = index
         self.capacity = capacity
         self.jobs: dict[int, Job] = {}
@@ -116,6 +114,7 @@ class Worker:
         options = {
             "trainer_pid": os.getpid(),
             "preload": config.preload,
+            "preload_without_landlock": WIDER_PRELOAD,
             "confinement": {
                 "wanted": config.layers,
                 "readable": library.readable_paths(config.site_packages),
@@ -144,9 +143,7 @@ class Worker:
         except (TimeoutError, OSError) as error:
             raise TemplateFailed(f"no sign of life within {config.start_timeout_s:g} s: {error!r}") from error
         if not hello:
-            raise TemplateFailed(
-                f"it ended at once, with status {await self._reap()}; see its messages on stderr"
-            )
+            raise TemplateFailed(f"it ended at once, with status {await self._reap()}; see its messages on stderr")
         self.layers = dict(line.split("=", 1) for line in hello.decode().splitlines())
         if "error" in self.layers:
             raise TemplateFailed(self.layers["error"])
@@ -274,9 +271,7 @@ class Worker:
         else:
             self._lose()
 
-    def _finish(
-        self, number: int, cause: bytes, status: int, user: float, system: float, wall: float, rss: int
-    ):
+    def _finish(self, number: int, cause: bytes, status: int, user: float, system: float, wall: float, rss: int):
         job = self.jobs.pop(number)
         while not job.forged and self._read_answer(job):
             pass

@@ -23,9 +23,7 @@ Answer = tuple[int, str]  # frame tag and text
 def serve(connection: int) -> None:
     """Answer the request that waits on ``connection``, then end the process."""
     (length,) = protocol.REQUEST_LENGTH.unpack(_read_exactly(connection, protocol.REQUEST_LENGTH.size))
-    request = marshal.loads(
-        _read_exactly(connection, length)
-    )  # the trainer wrote it, and nothing has run here yet
+    request = marshal.loads(_read_exactly(connection, length))  # the trainer wrote it, and nothing has run here yet
     arguments = [_evaluate(text) for text in request["inputs"]]
     function, failure = None, None
     for index, (args, problem) in enumerate(arguments):

@@ -149,6 +149,7 @@ def _fork_init(first_pid: int) -> int:
     if pid:
         os.close(template)
         return pid
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans are reaped by the kernel
     died_before = select.poll()

@@ -30,8 +30,7 @@ class Call:
         self._name = function
         self._function = getattr(_libc, function)
         self._arguments = [
-            ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_void_p(value)
-            for value in arguments
+            ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_void_p(value) for value in arguments
         ]
 
     def __call__(self) -> int:

@@ -11,9 +11,7 @@ import struct
 START = struct.Struct("!cQQII")  # b"R", job id, address space in bytes, CPU seconds, wall milliseconds
 KILL = struct.Struct("!cQ")  # b"K", job id
 # template -> trainer
-EXIT = struct.Struct(
-    "!cQcidddQ"
-)  # b"X", job id, cause, wait status, user s, system s, wall s, max RSS in KiB
+EXIT = struct.Struct("!cQcidddQ")  # b"X", job id, cause, wait status, user s, system s, wall s, max RSS in KiB
 EXITED, OVERDUE, KILLED, NOT_FORKED = b"-", b"W", b"K", b"F"  # causes
 
 # trainer -> child: length, then a dict as marshal writes it, which costs a fresh child less than JSON. child

@@ -25,8 +25,6 @@ setregid setresuid setresgid
 KILLED = tuple(_KILLED_NAMES.split())
 WRITES_TO_DESCRIPTOR = ("write", "writev")  # allowed to descriptors up to ANSWER_FD
 OPENS_READ_ONLY = "openat"  # where landlock decides which files, reading is allowed
-WRITING_FLAGS = (
-    os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | (os.O_TMPFILE & ~os.O_DIRECTORY)
-)
+WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | (os.O_TMPFILE & ~os.O_DIRECTORY)
 # Everything else fails with EPERM, except where the standard library expects another refusal.
 REFUSED = {"ioctl": errno.ENOTTY}

@@ -191,9 +191,7 @@ def boot(control_fd: int) -> None:
     """Run the template on its end of a SEQPACKET socket; the first message holds its options, see
     ``worker.Worker.start``. Answers with one line for each layer, or with one that starts with ``error``.
     """
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a scheduler signals everyone; the trainer decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a scheduler signals everyone; the trainer decides when to end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
     options = marshal.loads(control.recv(1 << 20))
@@ -204,6 +202,9 @@ def boot(control_fd: int) -> None:
         for name in options["preload"]:
             importlib.import_module(name)
         confined = confinement.prepare(**options["confinement"])
+        if not confined.layers["landlock"].startswith("on"):
+            for name in options["preload_without_landlock"]:
+                importlib.import_module(name)
     except Exception as error:
         control.send(f"error={type(error).__name__}: {error}".encode())
         return
