@@ -13,6 +13,9 @@ from verl_populora.layout import PopulationLayout
 from verl_populora.members import Lineage, Member, Role
 from verl_populora.selfplay.matchmaking import Match, make_matchmaker
 from verl_populora.selfplay.ratings import MatchObservation, Rating, make_rating_model
+from verl_populora.selfplay.selection import make_fitness
+
+_REWARDS_KEPT = 100  # steps; the longest window of a fitness by reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +26,11 @@ class PopulationRules:
     matchmaking_params: Mapping[str, Any] | None = None
     rating: str = "trueskill"
     rating_params: Mapping[str, Any] | None = None
-    fitness: str = "conservative"  # or "reward"
-    fitness_sigmas: float = 3.0  # conservative rating: mu - sigmas * sigma
-    fitness_window: int = 10  # reward: mean over this many steps
+    fitness: str = "conservative_rating"
+    fitness_params: Mapping[str, Any] | None = None
     evolution: EvolutionConfig = EvolutionConfig(enabled=False)
     rank: int | None = None  # of the adapters; children get it whatever their parents have
     alpha: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.fitness not in ("conservative", "reward"):
-            raise ValueError(f"population.fitness.name is {self.fitness!r}; choose conservative or reward")
 
 
 class Population:
@@ -47,6 +45,7 @@ class Population:
         self.rules = rules
         self._matchmaker = make_matchmaker(rules.matchmaking, **(rules.matchmaking_params or {}))
         self._rating_model = make_rating_model(rules.rating, **(rules.rating_params or {}))
+        self._fitness = make_fitness(rules.fitness, **(rules.fitness_params or {}))
         self._evolution = Evolution(rules.evolution, rules.rank, rules.alpha)
         self._match_rng, self._evolution_rng = (
             np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(2)
@@ -56,15 +55,20 @@ class Population:
             for seat, role, adapter_id in zip(layout.seats, layout.roles, layout.adapter_ids, strict=True)
         }
         self.ratings: dict[str, Rating] = {seat: self._rating_model.initial() for seat in layout.seats}
-        self._rewards: dict[str, deque[float]] = {seat: deque(maxlen=rules.fitness_window) for seat in layout.seats}
+        self._rewards: dict[str, deque[float]] = {seat: deque(maxlen=_REWARDS_KEPT) for seat in layout.seats}
+
+    @property
+    def is_rated(self) -> bool:
+        """False for the single agent, which plays no matches."""
+        return bool(self.layout.with_role(Role.TEACHER))
 
     # ---- matches ------------------------------------------------------------------------------------------------
 
     def make_matches(self, step: int) -> list[Match]:
         """One student for every teacher; seats as names. Empty for the single agent."""
-        teachers, students = self.layout.with_role(Role.TEACHER), self.layout.with_role(Role.STUDENT)
-        if not teachers:
+        if not self.is_rated:
             return []
+        teachers, students = self.layout.with_role(Role.TEACHER), self.layout.with_role(Role.STUDENT)
         return self._matchmaker.pair(teachers, students, self._win_probability, self._match_rng, step)
 
     def record_match(self, match: Match, observation: MatchObservation) -> dict[str, Any]:
@@ -91,11 +95,12 @@ class Population:
         return self._rating_model.win_probability(self.ratings[student], self.ratings[teacher])
 
     def fitness(self) -> dict[str, float]:
-        """Fitness by seat; larger is better."""
-        if self.rules.fitness == "reward":
-            return {seat: float(np.mean(r)) if r else 0.0 for seat, r in self._rewards.items()}
-        sigmas = self.rules.fitness_sigmas
-        return {seat: self._rating_model.fitness(rating, sigmas) for seat, rating in self.ratings.items()}
+        """Fitness by seat; larger is better.
+
+        Raises:
+            ValueError: fitness is a mean reward and a member has none yet.
+        """
+        return self._fitness(self.ratings, {seat: list(rewards) for seat, rewards in self._rewards.items()})
 
     # ---- evolution ----------------------------------------------------------------------------------------------
 

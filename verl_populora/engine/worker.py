@@ -22,8 +22,10 @@ from verl_populora.adapters.peft_io import from_state_dict, read_peft, to_state_
 from verl_populora.adapters.weights import AdapterWeights
 from verl_populora.engine.actor import PopulationEngine
 from verl_populora.evolution.diversity import diversity
+from verl_populora.evolution.hall_of_fame import HallOfFame
 from verl_populora.evolution.lineage import make_child
 from verl_populora.evolution.population import Birth
+from verl_populora.members import Member
 
 ENGINE_STATE = "engine.json"
 
@@ -82,6 +84,14 @@ class PopulationWorker(ActorRolloutRefWorker):
         for seat, child in children.items():
             self._engine.replace_member(seat, to_state_dict(child))
         return dict(self._engine.versions)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def honour(self, folder: str, capacity: int, entries: Sequence[tuple[Member, float]], step: int) -> None:
+        """Offer members, with their fitness, to the hall of fame in ``folder``."""
+        for member, fitness in entries:
+            weights = self._weights(member.seat)
+            if self._is_first:
+                HallOfFame(folder, capacity, self._engine.model_config.path).consider(member, weights, fitness, step)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def diversity(self, collapse_cosine: float) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class PopulationTrainer(PPOTrainerSync):
         self.checkpoint_root = Path(config.trainer.default_local_dir)
         self.plans: Sequence[Plan] = ()
         self.figures: dict[str, MemberFigures] = {}
+        self._fitness: dict[str, float] = {}  # at the end of the step, before anybody is replaced
         self._save_due = False
         self._extra_metrics: dict[str, float] = {}
         super().__init__(config)
@@ -163,6 +164,7 @@ class PopulationTrainer(PPOTrainerSync):
         self.population.set_versions(self.actor_rollout_wg.versions()[0])
         for seat, figures in self.figures.items():
             self.population.record_reward(seat, figures.reward)
+        self._fitness = self.population.fitness()
         if self.population.evolves_at(self.global_steps, self.steps_per_epoch):
             with marked_timer("evolve", self.timing_raw):
                 self._evolve()
@@ -182,7 +184,7 @@ class PopulationTrainer(PPOTrainerSync):
 
     def _evolve(self) -> None:
         step, population = self.global_steps, self.population
-        fitness, births = population.fitness(), population.plan_births(step)
+        fitness, births = self._fitness, population.plan_births(step)
         names = {member.name: seat for seat, member in population.members.items()}
         record = {
             "step": step,
@@ -191,6 +193,7 @@ class PopulationTrainer(PPOTrainerSync):
             "diversity": self.actor_rollout_wg.diversity(population.rules.evolution.collapse_cosine)[0],
         }
         if births:
+            self._honour([birth.seat for birth in births])
             versions = self.actor_rollout_wg.breed(births, names)[0]
             for birth, child in zip(births, population.accept_births(births, versions, step), strict=True):
                 self.writer.birth(member_record(child))
@@ -200,6 +203,14 @@ class PopulationTrainer(PPOTrainerSync):
         if record["diversity"]["collapsed"]:
             self._extra_metrics["warn/population_collapse"] = 1.0
             logger.warning("step %d: the members' updates are near copies of one another", step)
+
+    def _honour(self, seats: Sequence[str]) -> None:
+        """Enter members that are about to be replaced into the hall of fame."""
+        capacity = self.population.rules.evolution.hall_of_fame
+        if capacity:
+            folder = str(Path(self.config.run_dir) / "hall_of_fame")
+            entries = [(self.population.members[seat], self._fitness[seat]) for seat in seats]
+            self.actor_rollout_wg.honour(folder, capacity, entries, self.global_steps)
 
     # ---- delivery -----------------------------------------------------------------------------------------------
 
@@ -284,16 +295,16 @@ class PopulationTrainer(PPOTrainerSync):
 
     def _population_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         result: dict[str, float] = {}
-        fitness = self.population.fitness()
         for seat, member in self.population.members.items():
             if seat in self.figures:
                 result |= self.figures[seat].as_metrics(seat)
             for name in ("grad_norm", "skipped_updates"):
                 if (value := metrics.get(f"actor/member/{seat}/{name}")) is not None:
                     result[f"member/{seat}/{name}"] = value
-            rating = self.population.ratings[seat]
-            result[f"member/{seat}/mu"], result[f"member/{seat}/sigma"] = rating.mu, rating.sigma
-            result[f"member/{seat}/fitness"] = fitness[seat]
+            if self.population.is_rated:
+                rating = self.population.ratings[seat]
+                result[f"member/{seat}/mu"], result[f"member/{seat}/sigma"] = rating.mu, rating.sigma
+                result[f"member/{seat}/fitness"] = self._fitness[seat]
             result[f"member/{seat}/version"] = member.version
         return result
 

@@ -1,0 +1,87 @@
+import json
+
+import pytest
+
+from verl_populora.evolution.config import EvolutionConfig
+from verl_populora.layout import PopulationLayout
+from verl_populora.population import Population, PopulationRules
+from verl_populora.selfplay.ratings import MatchObservation
+
+RULES = PopulationRules(evolution=EvolutionConfig(interval=5))
+
+
+def population(teachers=3, students=3, seed=1, rules=RULES):
+    return Population(PopulationLayout.build(teachers, students), rules, seed)
+
+
+def play(population, steps):
+    """Matches whose outcome depends only on who plays; births are accepted with made-up versions."""
+    told = []
+    for step in steps:
+        for match in population.make_matches(step):
+            rate = 0.2 + 0.2 * int(match.student[-1])
+            told.append(population.record_match(match, MatchObservation(rate, 4, 16)))
+        population.set_versions({seat: member.version + 1 for seat, member in population.members.items()})
+        if population.evolves_at(step, steps_per_epoch=100):
+            births = population.plan_births(step)
+            versions = {seat: member.version for seat, member in population.members.items()}
+            told.append([(b.seat, b.replaced, b.lineage) for b in births])
+            population.accept_births(births, {**versions, **{b.seat: versions[b.seat] + 1 for b in births}}, step)
+    return told
+
+
+def test_one_seed_gives_one_history():
+    assert play(population(), range(1, 16)) == play(population(), range(1, 16))
+    assert play(population(), range(1, 16)) != play(population(seed=2), range(1, 16))
+
+
+def test_a_restored_population_continues_exactly():
+    straight, first, resumed = population(), population(), population(seed=99)
+    play(straight, range(1, 8))
+    play(first, range(1, 8))
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert play(straight, range(8, 21)) == play(resumed, range(8, 21))
+    assert straight.state_dict() == resumed.state_dict()
+
+
+def test_a_child_takes_the_seat_with_a_fresh_rating():
+    one = population()
+    play(one, range(1, 6))
+    children = [m for m in one.members.values() if m.generation == 1]
+    assert len(children) == 2  # one of each role
+    for child in children:
+        assert child.name == f"{child.seat}-g1" and child.birth_step == 5
+        assert one.ratings[child.seat].mu == 25.0
+        assert child.lineage.parents
+
+
+def test_the_least_fit_of_each_role_is_replaced():
+    one = population()
+    play(one, range(1, 5))
+    fitness = one.fitness()
+    for match in one.make_matches(5):
+        one.record_match(match, MatchObservation(0.5, 4, 16))
+    fitness = one.fitness()
+    replaced = {birth.seat for birth in one.plan_births(5)}
+    for role in ("teacher", "student"):
+        group = {seat: value for seat, value in fitness.items() if seat.startswith(role)}
+        assert min(group, key=group.__getitem__) in replaced
+
+
+def test_the_single_agent_plays_no_matches():
+    single = population(0, 0, rules=PopulationRules())
+    assert single.make_matches(1) == [] and not single.is_rated
+
+
+def test_the_state_of_another_population_is_refused():
+    with pytest.raises(ValueError, match="resume with the population it was made with"):
+        population().load_state_dict(population(2, 2).state_dict())
+
+
+def test_fitness_can_be_the_recent_reward():
+    rules = PopulationRules(fitness="mean_reward", fitness_params={"window": 2})
+    one = population(1, 1, rules=rules)
+    for reward in (0.0, 1.0, 0.5):
+        one.record_reward("teacher1", reward)
+        one.record_reward("student1", -reward)
+    assert one.fitness() == {"teacher1": 0.75, "student1": -0.75}
