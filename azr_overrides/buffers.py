@@ -165,15 +165,11 @@ class TaskBuffers:
 
 def task_from_record(record: Mapping[str, Any]) -> Task:
     """The task whose ``dataclasses.asdict`` is ``record``, lists standing for tuples."""
-    fields = {
-        name: tuple(value) if isinstance(value, list | tuple) else value for name, value in record.items()
-    }
+    fields = {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in record.items()}
     return Task(**{**fields, "kind": TaskKind(record["kind"])})
 
 
-def _draw(
-    pool: Sequence[Task], count: int, rng: np.random.Generator, weights: np.ndarray | None = None
-) -> list[Task]:
+def _draw(pool: Sequence[Task], count: int, rng: np.random.Generator, weights: np.ndarray | None = None) -> list[Task]:
     """Up to ``count`` tasks without replacement."""
     count = min(count, len(pool))
     if count <= 0:

@@ -62,9 +62,7 @@ class SeedFiles:
             (self.code_e, TaskKind.CODE_E),
             (self.code_f, TaskKind.CODE_F),
         )
-        return [
-            candidate for path, kind in sources if path for candidate in read_seeds(path, kind, self.limit)
-        ]
+        return [candidate for path, kind in sources if path for candidate in read_seeds(path, kind, self.limit)]
 
     async def load(self, validator: "Validator") -> list[Task]:
         """Verified seed tasks of every kind; rows that are not tasks are left out and reported in the log.
@@ -109,9 +107,7 @@ def as_kind(task: Task, kind: TaskKind) -> Task:
     return replace(task, kind=kind, task_id=task_id(kind, task.program, task.inputs))
 
 
-async def verify_seeds(
-    candidates: Sequence[Candidate], validator: Validator
-) -> tuple[list[Task], Counter[str]]:
+async def verify_seeds(candidates: Sequence[Candidate], validator: Validator) -> tuple[list[Task], Counter[str]]:
     """Run seeds through the verifier: the valid tasks in order, and the number rejected for each reason."""
     outcomes = await asyncio.gather(
         *(validator.validate(candidate, author=SEED_AUTHOR, step=0) for candidate in candidates)

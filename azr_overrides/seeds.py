@@ -1,11 +1,11 @@
 """Seed files in AZR's JSONL schema, one task a line.
 
-    code_o, code_i, code_e  {"snippet", "input", "output", "imports", "original_snippet",
-    "composite_functions"} code_f                  {"snippet", "inputs", "outputs", "message", "imports"}
+    code_o, code_i, code_e  snippet, input, output, imports, original_snippet, composite_functions
+    code_f                  snippet, inputs, outputs, message, imports
 
 Keys that start with an underscore are optional type names. A row is a claim: its output was computed
-elsewhere and may be missing or not a plain value, so rows become candidates that `verify_seeds` runs through
-the verifier.
+elsewhere and may be missing or not a plain value, so rows become candidates that
+`azr_overrides.seeding.verify_seeds` runs through the verifier.
 """
 
 import json

@@ -62,17 +62,15 @@ def test_order_does_not_matter():
     groups, order = np.arange(24) // 4, generator.permutation(24)
     members = groups % 3
     straight = reinforce_group_baseline(scores, list(groups), list(members), lengths)
-    shuffled = reinforce_group_baseline(
-        scores[order], list(groups[order]), list(members[order]), lengths[order]
-    )
+    shuffled = reinforce_group_baseline(scores[order], list(groups[order]), list(members[order]), lengths[order])
     np.testing.assert_allclose(shuffled, straight[order], atol=1e-12)
 
 
 def test_rows_that_fill_up_a_batch_are_left_out():
     scores, lengths = np.array([1.0, -1.0, 5.0]), np.array([2, 2, 0])
-    assert reinforce_group_baseline(
-        scores, ["g", "g", "pad"], [1, 1, None], lengths
-    ).tolist() == pytest.approx([1, -1, 0])
+    assert reinforce_group_baseline(scores, ["g", "g", "pad"], [1, 1, None], lengths).tolist() == pytest.approx(
+        [1, -1, 0]
+    )
     assert task_relative(scores, ["c", "c", None], lengths)[2] == 0
 
 

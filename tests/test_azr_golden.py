@@ -89,9 +89,7 @@ def solver_answer_block(_: World, case: Any) -> str:
 
 
 def proposal_parse(_: World, case: Any) -> list:
-    options = ParseOptions(
-        **{name: value for name, value in case["options"].items() if name != "parse_output"}
-    )
+    options = ParseOptions(**{name: value for name, value in case["options"].items() if name != "parse_output"})
     candidate = parsing.parse_proposal_body(TaskKind.CODE_O, case["text"], options)
     if isinstance(candidate, Rejection):
         return [False, {}]
@@ -181,9 +179,7 @@ def score_batched(world: World, case: Any) -> list[float]:
 
     async def judge_all() -> list[float]:
         verifier = Verifier(world.sandbox)
-        verdicts = await asyncio.gather(
-            *(verifier.judge(goal, Answer(text, True)) for text in case["answers"])
-        )
+        verdicts = await asyncio.gather(*(verifier.judge(goal, Answer(text, True)) for text in case["answers"]))
         return [verdict.accuracy for verdict in verdicts]
 
     return world.wait(judge_all())
@@ -235,9 +231,7 @@ def proposer_reward(world: World, case: Any) -> dict[str, Any]:
         outcome = world.wait(verifier.validate(outcome))
     accuracies = []
     if isinstance(outcome, Task):
-        answers = [
-            parsing.parse_answer(kind, text, options.without_format_rule()) for text in case["solver_answers"]
-        ]
+        answers = [parsing.parse_answer(kind, text, options.without_format_rule()) for text in case["solver_answers"]]
         accuracies = [world.wait(verifier.judge(outcome, answer)).accuracy for answer in answers]
     counters: dict[str, Any] = dict.fromkeys(("input", "output", "error"), case["type_counters"])
     reward = AzrProposerReward(reward_options(case["config_overrides"]), counters)

@@ -78,17 +78,13 @@ def test_test_code_is_refused_on_request():
 
 
 def test_induction_takes_the_reference_program_and_needs_a_message():
-    reference = Task(
-        "id", TaskKind.CODE_O, "import math\ndef f(x):\n    return x", ("1",), ("1",), ("import math",)
-    )
+    reference = Task("id", TaskKind.CODE_O, "import math\ndef f(x):\n    return x", ("1",), ("1",), ("import math",))
     inputs = "```input\n1\n```\n```input\n2\n```"
     options = ParseOptions(num_inputs=2)
     for text, expected in ((inputs, RejectReason.NO_MESSAGE), ("```message\nm\n```", RejectReason.NO_INPUT)):
         outcome = parse_proposal_body(TaskKind.CODE_F, text, options, reference=reference)
         assert reason(outcome) is expected
-    outcome = parse_proposal_body(
-        TaskKind.CODE_F, inputs + "\n```message\n  hint\n```", options, reference=reference
-    )
+    outcome = parse_proposal_body(TaskKind.CODE_F, inputs + "\n```message\n  hint\n```", options, reference=reference)
     assert outcome == Candidate(TaskKind.CODE_F, reference.program, ("1", "2"), reference.imports, "hint")
     with pytest.raises(ValueError, match="needs the reference"):
         parse_proposal_body(TaskKind.CODE_F, inputs, options)
@@ -120,9 +116,7 @@ def test_composite_helpers_are_prepended_and_the_original_kept():
     assert candidate.program == helper + "\ndef f(x):\n    return g_0(x)"
     assert candidate.original_program == "def f(x):\n    return g_0(x)"
     assert candidate.composites == (helper,)
-    refused = parse_proposal(
-        TaskKind.CODE_O, text.replace("g_0(x)", "x"), ParseOptions(), composites=[helper]
-    )
+    refused = parse_proposal(TaskKind.CODE_O, text.replace("g_0(x)", "x"), ParseOptions(), composites=[helper])
     assert reason(refused) is RejectReason.BAD_COMPOSITE
 
 
@@ -147,10 +141,7 @@ def test_boxed_answers_lose_their_shell_only_where_a_value_is_asked():
 
 def test_extraction_of_blocks_can_be_switched_off():
     text = "<think>a</think><answer>```output\n7\n```</answer>"
-    assert (
-        parse_answer(TaskKind.CODE_O, text, ParseOptions(extract_code_block=False)).text
-        == "```output\n7\n```"
-    )
+    assert parse_answer(TaskKind.CODE_O, text, ParseOptions(extract_code_block=False)).text == "```output\n7\n```"
 
 
 @pytest.mark.parametrize(
@@ -191,6 +182,19 @@ def test_removed_prints_leave_a_valid_body():
     assert remove_prints("def f(x):\n    if x:\n        print(x)\n    return x") == (
         "def f(x):\n    if x:\n        pass\n    return x"
     )
+
+
+def test_a_repeated_opening_bracket_costs_one_pass():
+    text = "input(" * 200_000
+    assert call_arguments(text, "input") == []
+    assert call_arguments(text + "7)", "input") == ["7"]
+    assert last_box("\\boxed{" * 200_000) is None
+
+
+@pytest.mark.parametrize("label", ["python", "Python3", "py", ""])
+def test_labels_of_python_are_not_part_of_the_program(label):
+    candidate = proposal(f"```{label}\ndef f(x):\n    return x\n```\n```input\n1\n```")
+    assert isinstance(candidate, Candidate) and candidate.program == "def f(x):\n    return x"
 
 
 def test_long_text_is_shown_by_its_ends():

@@ -152,9 +152,7 @@ def test_raw_chats_join_contents_without_role_tokens(builtin):
 
 
 def test_text_of_tasks_is_never_read_as_a_template(builtin):
-    tricky = Task(
-        "id", TaskKind.CODE_O, "def f(a):\n    return '{{ task.outputs }} {% endif %}'", ("1",), ("2",)
-    )
+    tricky = Task("id", TaskKind.CODE_O, "def f(a):\n    return '{{ task.outputs }} {% endif %}'", ("1",), ("2",))
     assert tricky.program in text(builtin.solver(tricky))
     assert tricky.program in text(builtin.proposer(TaskKind.CODE_O, [tricky]))
 

@@ -135,9 +135,7 @@ def test_types_are_counted_by_label():
 
 
 def test_options_come_from_azrs_keys():
-    config = compose(
-        ["azr.pred_data_mix_strategy=half_new", "azr.data_selection_strategy.update_iteration=3"]
-    )
+    config = compose(["azr.pred_data_mix_strategy=half_new", "azr.data_selection_strategy.update_iteration=3"])
     assert BufferOptions.from_config(config) == BufferOptions(mix="half_new", window=3)
 
 

@@ -106,9 +106,7 @@ def test_a_task_that_is_too_long_for_its_solver_counts_as_unsolved():
 
 
 def test_filters_decide_by_solve_rate():
-    kept = {
-        name: [passes_filter(r, name) for r in (0, 0.5, 1)] for name in ("all", "non_one", "non_extremes")
-    }
+    kept = {name: [passes_filter(r, name) for r in (0, 0.5, 1)] for name in ("all", "non_one", "non_extremes")}
     assert kept == {"all": [True] * 3, "non_one": [True, True, False], "non_extremes": [False, True, False]}
     with pytest.raises(ValueError, match="valid_program_filter"):
         passes_filter(0.5, "some")
@@ -167,9 +165,7 @@ def test_composites_can_be_compared_without_their_helpers():
     weight = Weight(True, 1.0, 1.0)
     for use_original, same in ((True, True), (False, False)):
         options = ProposerRewardOptions(mean_edit_distance=weight, use_original_code_as_ref=use_original)
-        distance = (
-            AzrProposerReward(options).score(composite, [1, 0], True, [TASK]).intrinsics["mean_edit_distance"]
-        )
+        distance = AzrProposerReward(options).score(composite, [1, 0], True, [TASK]).intrinsics["mean_edit_distance"]
         assert (distance == 0) is same
 
 
@@ -215,10 +211,7 @@ def test_question_answer_rewards_combine_format_and_correctness(style, rewards):
         "<think></think><answer>1</answer>",
         "<think></think><answer>2</answer>",
     )
-    got = [
-        qa_reward(text, "2", extraction_type=f"answer_{style}", math_metric="deepscaler")
-        for text in completions
-    ]
+    got = [qa_reward(text, "2", extraction_type=f"answer_{style}", math_metric="deepscaler") for text in completions]
     assert tuple(got) == rewards
     tested = [
         qa_reward(text, "2", extraction_type=f"answer_{style}", math_metric="deepscaler", training=False)

@@ -97,9 +97,7 @@ def test_without_files_every_kind_starts_from_a_task_that_verifies():
         async with Sandbox(SandboxConfig(min_isolation="rlimits")) as sandbox:
             verifier = Verifier(sandbox)
             return [
-                await verifier.validate(
-                    Candidate(t.kind, t.program, t.inputs, message=t.message), t.author, t.step
-                )
+                await verifier.validate(Candidate(t.kind, t.program, t.inputs, message=t.message), t.author, t.step)
                 for t in tasks
             ]
 
@@ -175,11 +173,7 @@ def test_a_pool_compares_with_earlier_batches():
 def test_shipped_seed_files_load_and_are_written_back_in_their_schema(tmp_path, path):
     kind = TaskKind.CODE_F if "code_f" in path.name else TaskKind.CODE_O
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    files = (
-        SeedFiles(code_f=str(path), limit=24)
-        if kind is TaskKind.CODE_F
-        else SeedFiles(code_io=str(path), limit=24)
-    )
+    files = SeedFiles(code_f=str(path), limit=24) if kind is TaskKind.CODE_F else SeedFiles(code_io=str(path), limit=24)
     tasks = by_kind(load(files), kind)
     assert len(tasks) >= 16
     write_seeds(tmp_path / path.name, tasks)

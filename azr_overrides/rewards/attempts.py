@@ -13,8 +13,8 @@ def counted_accuracy(accuracy: float, code_f_reward_type: str = "binary") -> flo
 
     Args:
         accuracy: share of hidden pairs that a code_f answer gets right; 0 or 1 for the other kinds.
-        code_f_reward_type: ``binary`` (1 if all are right), ``accuracy`` (the share), ``if_one_correct`` (1
-        if any is).
+        code_f_reward_type: ``binary`` (1 if all are right), ``accuracy`` (the share) or ``if_one_correct``
+            (1 if any is).
 
     Raises ValueError for any other type.
     """

@@ -133,11 +133,11 @@ def passes_filter(rate: float, valid_program_filter: str = "all") -> bool:
 class AzrProposerReward:
     """AZR's composite reward as a `ProposerReward`.
 
-        -1                  no valid task, or a malformed completion
-        -0.5                learnability 0: nobody or everybody solved the task (0 with ``zero_for_extremes``)
-        learnability ⊕ intrinsic rewards    otherwise
+        -1                                        no valid task, or a malformed completion
+        -0.5                                      learnability 0: nobody or everybody solved the task
+        combine(learnability, intrinsic rewards)  otherwise
 
-    A task that is too long for its solver counts as unsolved.
+    ``zero_for_extremes`` makes the second case 0. A task that is too long for its solver counts as unsolved.
 
     Source: Absolute Zero (arXiv 2505.03335) and its code; ``counters`` are the counts before this proposal.
     """
@@ -212,14 +212,10 @@ class AzrProposerReward:
                     lambda: self._mean_surprise((answer,), label, weight.hierarchical),
                 ),
             }
-        return {
-            name: weight.apply(measure()) for name, (weight, measure) in measures.items() if weight.enabled
-        }
+        return {name: weight.apply(measure()) for name, (weight, measure) in measures.items() if weight.enabled}
 
     def _own_program(self, task: Task) -> str:
-        return (
-            task.original_program or task.program if self.options.use_original_code_as_ref else task.program
-        )
+        return task.original_program or task.program if self.options.use_original_code_as_ref else task.program
 
     def _mean_surprise(self, values: Sequence[str], label: str, hierarchical: bool) -> float:
         return sum(surprise(text, self.counters[label], hierarchical) for text in values) / len(values)

@@ -66,9 +66,7 @@ def qa_reward(
         return 0.5 * well_formed + correct
     if combination == "multiply":
         return float(well_formed and correct)
-    raise ValueError(
-        f"extraction_type is {extraction_type!r}; it has to end in _conditional, _addition or _multiply"
-    )
+    raise ValueError(f"extraction_type is {extraction_type!r}; it has to end in _conditional, _addition or _multiply")
 
 
 def choice_letter(text: str) -> str:

@@ -8,22 +8,22 @@ import re
 
 _FLAGS = re.IGNORECASE | re.DOTALL
 _ANY_FENCE = re.compile(r"```(.*?)```", re.DOTALL)
-_PYTHON_LABEL = re.compile(r"python\s*", re.IGNORECASE)
+_PYTHON_LABEL = re.compile(r"(?:python3?|py(?=\s))\s*", re.IGNORECASE)
 _VALUE_LABEL = re.compile(r"(?:input|output|message)\b", re.IGNORECASE)
 _BOX = "\\boxed"
 
 
 def program_blocks(text: str) -> list[str]:
-    """Bodies of all fenced blocks that may hold a program: every label but ``input``, ``output``,
-    ``message``.
+    """Bodies of the fenced blocks that may hold a program: all but ``input``, ``output``, ``message``.
 
-    The label ``python`` is removed; any other label stays part of the body.
+    A label for Python is removed; any other label stays part of the body.
     """
     bodies = []
     for body in _ANY_FENCE.findall(text):
         if _VALUE_LABEL.match(body):
             continue
-        body = _PYTHON_LABEL.sub("", body, count=1) if _PYTHON_LABEL.match(body) else body
+        if label := _PYTHON_LABEL.match(body):
+            body = body[label.end() :]
         bodies.append(body.removeprefix("\n").removesuffix("\n"))
     return bodies
 
@@ -40,28 +40,23 @@ def commented_value(text: str, label: str) -> str | None:
 
 
 def tagged_values(text: str, tag: str) -> list[str]:
-    """Contents of ``<tag>`` elements without leading whitespace; a missing closing tag means the end of the
-    text.
-    """
+    """Contents of ``<tag>`` elements without leading whitespace; one that stays open ends with the text."""
     return re.findall(rf"<{tag}>\s*(.*?)(?:</{tag}>|\Z)", text, _FLAGS)
 
 
 def call_arguments(text: str, name: str) -> list[str]:
     """What stands between the balanced parentheses of every call ``name(...)``."""
+    ends = bracket_pairs(text, "(", ")")
     starts = [match.end() - 1 for match in re.finditer(rf"\b{name}\s*\(", text, re.IGNORECASE)]
-    ends = [(start, closing_bracket(text, start)) for start in starts]
-    return [text[start + 1 : end] for start, end in ends if end is not None]
+    return [text[start + 1 : ends[start]] for start in starts if start in ends]
 
 
 def last_box(text: str) -> str | None:
     r"""The last balanced ``\boxed{...}`` with its shell, or None."""
-    start = text.rfind(_BOX)
-    while start >= 0:
-        brace = start + len(_BOX)
-        if text[brace : brace + 1] == "{" and (end := closing_bracket(text, brace)) is not None:
-            return text[start : end + 1]
-        start = text.rfind(_BOX, 0, start)
-    return None
+    ends = bracket_pairs(text, "{", "}")
+    starts = [match.start() for match in re.finditer(r"\\boxed\{", text)]
+    closed = [start for start in starts if start + len(_BOX) in ends]
+    return text[closed[-1] : ends[closed[-1] + len(_BOX)] + 1] if closed else None
 
 
 def box_content(box: str) -> str:
@@ -69,16 +64,16 @@ def box_content(box: str) -> str:
     return box[len(_BOX) + 1 : -1] if box.startswith(_BOX + "{") and box.endswith("}") else box
 
 
-def closing_bracket(text: str, start: int) -> int | None:
-    """Index of the bracket that closes ``text[start]`` (only its own kind counts), None if it stays open."""
-    opening = text[start]
-    closing = {"(": ")", "{": "}", "[": "]"}[opening]
-    depth = 0
-    for index in range(start, len(text)):
-        if text[index] == opening:
-            depth += 1
-        elif text[index] == closing:
-            depth -= 1
-            if depth == 0:
-                return index
-    return None
+def bracket_pairs(text: str, opening: str, closing: str) -> dict[int, int]:
+    """Index of the closing bracket for the index of every opening one that is closed.
+
+    One pass, however often a model repeats an opening bracket.
+    """
+    pairs: dict[int, int] = {}
+    open_at: list[int] = []
+    for index, character in enumerate(text):
+        if character == opening:
+            open_at.append(index)
+        elif character == closing and open_at:
+            pairs[open_at.pop()] = index
+    return pairs

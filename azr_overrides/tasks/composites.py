@@ -22,8 +22,7 @@ def helper_name(index: int) -> str:
 def helper_sources(tasks: Sequence[Task]) -> tuple[str, ...]:
     """Programs of ``tasks`` with their entry function renamed to ``g_0``, ``g_1``, ... in order."""
     return tuple(
-        rename_definition_and_calls(task.program, ENTRY, helper_name(index))
-        for index, task in enumerate(tasks)
+        rename_definition_and_calls(task.program, ENTRY, helper_name(index)) for index, task in enumerate(tasks)
     )
 
 
@@ -41,9 +40,7 @@ def composite_fault(program: str, count: int) -> str | None:
     names = {helper_name(index) for index in range(count)}
     if redefined := sorted(names & set(_top_level_names(tree))):
         return f"redefines {', '.join(redefined)}"
-    entry = next(
-        (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == ENTRY), None
-    )
+    entry = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == ENTRY), None)
     if entry is None:
         return f"no top-level function {ENTRY}"
     calls = [

@@ -76,14 +76,13 @@ def completion_text(prompt: str, response: str, splitter: str = "Assistant:") ->
     templates make them). The response itself is never split, so a model may write the splitter.
     """
     tail = prompt.rpartition(splitter)[2]
-    before, tag, opened = tail.rpartition(_OPEN_THINK)
+    _, tag, opened = tail.rpartition(_OPEN_THINK)
     prefix = tag + opened if tag and _CLOSE_THINK not in opened else ""
     return (prefix + response).strip()
 
 
 def format_ok(completion: str, extraction_type: str) -> bool:
-    """The format rule: ``<think>…</think> <answer>…</answer>`` from the start (more may follow), or a
-    balanced box.
+    """The format rule: ``<think>…</think> <answer>…</answer>`` from the start, or a balanced box anywhere.
 
     Raises ValueError for an unknown ``extraction_type``.
     """
@@ -180,11 +179,11 @@ def parse_answer(kind: TaskKind, completion: str, options: ParseOptions) -> Answ
 
 
 def extract_block(answer: str, label: str) -> str:
-    """The predicted ``input`` or ``output`` inside an answer: the last match of the first pattern that
-    occurs.
+    """The predicted ``input`` or ``output`` inside an answer.
 
-    In order: a fenced block, a comment ``# Input:``, a call ``input(...)``, an element ``<input>``, the words
-    "the input is …". Otherwise the whole answer, without the shell of a box.
+    It is the last match of the first pattern that occurs: a fenced block, a comment (``# Input:``), a call
+    (``input(...)``), an element (``<input>``), the words "the input is …". Otherwise it is the whole answer,
+    without the shell of a box.
     """
     if found := blocks.labelled_blocks(answer, label):
         return found[-1]

@@ -19,9 +19,7 @@ from azr_overrides.tasks.verification import hidden_split
 
 TEMPLATE_FOLDER = Path(__file__).parent / "prompt_templates"
 CHAT_STYLES = ("raw", "template")
-RAW_CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ message['content'] }}{{ '\n' if not loop.last }}{% endfor %}"
-)
+RAW_CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{{ '\n' if not loop.last }}{% endfor %}"
 
 Messages = list[dict[str, str]]
 
@@ -45,9 +43,7 @@ class PromptSet(ABC):
     chat: str  # "raw" or "template"
 
     @classmethod
-    def load(
-        cls, source: str, extraction_type: str = "answer_conditional", chat: str | None = None
-    ) -> "PromptSet":
+    def load(cls, source: str, extraction_type: str = "answer_conditional", chat: str | None = None) -> "PromptSet":
         """A prompt set by ``azr.prompt_source``.
 
         Args:
@@ -174,9 +170,7 @@ class TemplatePrompts(PromptSet):
         try:
             return self._environment.get_template(name).render(**context)
         except jinja2.TemplateNotFound as error:
-            raise ValueError(
-                f"{self._path}: no template {error.name}; is the kind in azr.problem_types?"
-            ) from error
+            raise ValueError(f"{self._path}: no template {error.name}; is the kind in azr.problem_types?") from error
         except jinja2.UndefinedError as error:
             raise ValueError(f"{self._path}: template {name}: {error.message}") from error
 

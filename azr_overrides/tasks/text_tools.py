@@ -28,9 +28,7 @@ _TEST_CODE = tuple(
 
 
 def function_names(program: str) -> list[str]:
-    """Names of all ``def`` statements in order, nested ones and methods included; no ``async def``, no
-    lambda.
-    """
+    """Names of all ``def`` statements in order, nested ones and methods included, but no ``async def``."""
     return _DEFINITION.findall(program)
 
 
@@ -45,8 +43,7 @@ def rename_function(program: str, old: str, new: str) -> str:
 
 
 def rename_definition_and_calls(program: str, old: str, new: str) -> str:
-    """Rename the definition and the direct calls of ``old`` in the syntax tree; other mentions of the name
-    stay.
+    """Rename the definition and the direct calls of ``old`` in the syntax tree; other mentions stay.
 
     Raises ValueError for text that is not a program.
     """
@@ -155,11 +152,7 @@ def _drop_docstrings(tree: ast.Module) -> ast.Module:
 
 
 def _is_string_statement(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _keep_definitions(tree: ast.Module) -> ast.Module:

@@ -24,9 +24,7 @@ class TypeCounters:
     """Counts of inputs, outputs and errors by type and value text."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, defaultdict[str, Counter[str]]] = {
-            label: defaultdict(Counter) for label in LABELS
-        }
+        self._counts: dict[str, defaultdict[str, Counter[str]]] = {label: defaultdict(Counter) for label in LABELS}
 
     def __getitem__(self, label: str, /) -> Counts:
         """Counts of one of `LABELS`."""
@@ -55,8 +53,7 @@ class TypeCounters:
     def state_dict(self) -> dict[str, dict[str, dict[str, int]]]:
         """Plain JSON values."""
         return {
-            label: {name: dict(values) for name, values in by_type.items()}
-            for label, by_type in self._counts.items()
+            label: {name: dict(values) for name, values in by_type.items()} for label, by_type in self._counts.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Counts]) -> None:

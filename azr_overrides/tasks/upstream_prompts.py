@@ -79,8 +79,6 @@ def _constant(module: str, name: str) -> str:
     if spec is None or spec.origin is None:
         raise ImportError(f"no module {module}")
     for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and any(
-            getattr(target, "id", None) == name for target in node.targets
-        ):
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", None) == name for target in node.targets):
             return str(ast.literal_eval(node.value))
     raise ImportError(f"{module} does not define {name}")

@@ -98,18 +98,10 @@ def _checked(
     scores, lengths = np.asarray(scores, dtype=np.float64), np.asarray(lengths, dtype=np.float64)
     if scores.ndim != 1 or any(len(other) != len(scores) for other in (lengths, *labels)):
         sizes = ", ".join(str(len(other)) for other in (lengths, *labels))
-        raise ValueError(
-            f"scores have shape {scores.shape}, lengths and labels {sizes} entries: one a sample"
-        )
+        raise ValueError(f"scores have shape {scores.shape}, lengths and labels {sizes} entries: one a sample")
     if not np.isfinite(scores).all():
-        raise ValueError(
-            f"rewards are not finite in rows {np.flatnonzero(~np.isfinite(scores))[:10].tolist()}"
-        )
-    used = np.array(
-        [all(label is not None for label in row) for row in zip(*labels, strict=True)], dtype=bool
-    )
+        raise ValueError(f"rewards are not finite in rows {np.flatnonzero(~np.isfinite(scores))[:10].tolist()}")
+    used = np.array([all(label is not None for label in row) for row in zip(*labels, strict=True)], dtype=bool)
     if (lengths[used] < 1).any():
-        raise ValueError(
-            f"rows without response tokens: {np.flatnonzero(used & (lengths < 1))[:10].tolist()}"
-        )
+        raise ValueError(f"rows without response tokens: {np.flatnonzero(used & (lengths < 1))[:10].tolist()}")
     return scores, lengths
