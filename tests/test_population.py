@@ -85,3 +85,10 @@ def test_fitness_can_be_the_recent_reward():
         one.record_reward("teacher1", reward)
         one.record_reward("student1", -reward)
     assert one.fitness() == {"teacher1": 0.75, "student1": -0.75}
+
+
+def test_a_member_that_has_earned_nothing_yet_counts_as_the_worst():
+    one = population(1, 2, rules=PopulationRules(fitness="mean_reward"))
+    one.record_reward("teacher1", 0.5)
+    one.record_reward("student1", -0.5)
+    assert one.fitness()["student2"] == -0.5

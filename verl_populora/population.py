@@ -95,12 +95,9 @@ class Population:
         return self._rating_model.win_probability(self.ratings[student], self.ratings[teacher])
 
     def fitness(self) -> dict[str, float]:
-        """Fitness by seat; larger is better.
-
-        Raises:
-            ValueError: fitness is a mean reward and a member has none yet.
-        """
-        return self._fitness(self.ratings, {seat: list(rewards) for seat, rewards in self._rewards.items()})
+        """Fitness by seat; larger is better. By reward, a member without any yet counts as the worst so far."""
+        worst = min((reward for rewards in self._rewards.values() for reward in rewards), default=0.0)
+        return self._fitness(self.ratings, {seat: list(r) or [worst] for seat, r in self._rewards.items()})
 
     # ---- evolution ----------------------------------------------------------------------------------------------
 
