@@ -52,8 +52,16 @@ def train(config: DictConfig) -> None:
         # After ray.init, which installs a SIGTERM handler of its own.
         with _stop_on_signals(config.run_dir):
             main_ppo.run_ppo(config, task_runner_class=ray.remote(PopulationTaskRunner))
+    except ray.exceptions.RayError as error:
+        error.add_note(f"What the workers logged is in {_log_folder()}")
+        raise
     finally:
         ray.shutdown()
+
+
+def _log_folder() -> str:
+    node = ray._private.worker._global_node  # Ray has no public name for its log folder
+    return node.get_logs_dir_path() if node is not None else "Ray's log folder on the cluster's nodes"
 
 
 def _start_ray(config: DictConfig) -> None:

@@ -96,7 +96,8 @@ def _run(config: DictConfig, isolation: IsolationReport) -> int:
         cause = getattr(error, "cause", None) or error
         info.finish(f"failed: {type(cause).__name__}: {cause}")
         traceback.print_exception(error)
-        print(f"\nthe run failed: {cause}\nThe same command resumes from its last checkpoint.", file=sys.stderr)
+        for line in (f"\nthe run failed: {cause}", *getattr(error, "__notes__", ()), "The same command resumes it."):
+            print(line, file=sys.stderr)
         return FAILED
     if stopping.requested(config.run_dir):
         info.finish("stopped")

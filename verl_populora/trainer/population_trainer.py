@@ -119,7 +119,15 @@ class PopulationTrainer(PPOTrainerSync):
         self.plans = self.plan_episodes(self.global_steps)
         # verl waits for this many prompts; here a prompt is an episode.
         self.config.data.train_batch_size = len(self.plans)
-        return super().step(metrics, timing_raw)
+        try:
+            return super().step(metrics, timing_raw)
+        except RuntimeError as error:
+            if "no materializable trajectories" not in str(error):
+                raise
+            raise RuntimeError(
+                f"none of the {len(self.plans)} episodes of step {self.global_steps} produced a sample; the rollout "
+                "engine or the sandbox is gone. The workers' logs name the cause of every lost sample."
+            ) from error
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
         if num_prompts not in (None, len(self.plans)):
