@@ -121,8 +121,10 @@ def _run(arguments: argparse.Namespace) -> None:
     templates = {}
     for argument in arguments.template:
         family, separator, name = argument.partition("=")
-        if not separator:
-            raise UsageError(f"--template {argument!r}: expected FAMILY=NAME")
+        if not separator or family not in ("math", "code", "lcb", *BENCHMARKS):
+            raise UsageError(
+                f"--template {argument!r}: expected FAMILY=NAME, FAMILY being math, code, lcb or a benchmark"
+            )
         templates[family] = name
     options = RunOptions(
         base=arguments.base,

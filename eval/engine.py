@@ -31,7 +31,6 @@ class EngineSettings:
     tensor_parallel: int = 1
     gpu_memory: float = 0.9
     max_num_seqs: int = 256
-    enforce_eager: bool = False
     trust_remote_code: bool = False
 
 
@@ -91,7 +90,7 @@ class Engine:
             tensor_parallel_size=settings.tensor_parallel,
             gpu_memory_utilization=settings.gpu_memory,
             max_num_seqs=settings.max_num_seqs,
-            enforce_eager=settings.enforce_eager or on_cpu,
+            enforce_eager=on_cpu,
             trust_remote_code=settings.trust_remote_code,
             enable_prefix_caching=True,
             seed=0,

@@ -51,7 +51,6 @@ class Problem:
     problem_id: str  # unique in its benchmark, stable over runs
     question: str  # statement as shown to the model, without any instruction
     gold: str = ""  # math: the reference answer in LaTeX or plain text
-    golds: tuple[str, ...] = ()  # math: all accepted golds; () means (gold,)
     payload: Mapping[str, Any] = field(default_factory=dict)  # code: what the grader needs
 
 
@@ -102,7 +101,3 @@ class Grade:
     extracted: str  # what was graded: the answer text or the program
     detail: str = ""  # one line: failing test, limit, exception
     isolation: str = ""  # code: the isolation level that was measured when it ran
-
-    @property
-    def correct(self) -> bool:
-        return self.status is Status.CORRECT

@@ -329,7 +329,3 @@ def _detail(report: dict) -> str:
     if report["signal"]:
         return f"killed by signal {report['signal']} after {report['cpu_s']:.1f} s of CPU"
     return f"exit code {report['code']}" if report["code"] else ""
-
-
-def default_workers() -> int:
-    return max(1, len(os.sched_getaffinity(0)))

@@ -74,8 +74,6 @@ def _lcb_problem(benchmark: str, index: int, row: dict) -> Problem:
         "public": row["public_test_cases"],
         "private": row["private_test_cases"],  # decoded by the grader alone
         "function": json.loads(row["metadata"]).get("func_name") or "",
-        "difficulty": row.get("difficulty", ""),
-        "date": str(row.get("contest_date", "")),
     }
     return Problem(benchmark, str(row["question_id"]), row["question_content"], payload=payload)
 

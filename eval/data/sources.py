@@ -77,10 +77,6 @@ def require_files(benchmark: Benchmark, directory: Path) -> dict[Path, str]:
     return checked
 
 
-def is_available(benchmark: Benchmark, directory: Path) -> bool:
-    return all((directory / spec.name).exists() for spec in benchmark.files)
-
-
 def fetch(benchmark: Benchmark, directory: Path) -> list[Path]:
     """Download what is missing, check everything, return the paths. Files appear only once they are right."""
     directory.mkdir(parents=True, exist_ok=True)

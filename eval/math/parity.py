@@ -11,7 +11,6 @@ from word2number import w2n
 
 from eval.extract import closing_brace
 
-TIME_LIMIT_S = 3.0
 _KEEP_UNITS = ("minerva_math",)  # sets whose answers keep their unit words
 # The words that are deleted, in the order in which they are tried; then all of them again with an s.
 _UNITS_TEXT = (
