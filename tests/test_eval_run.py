@@ -272,3 +272,36 @@ def test_mistakes_get_a_clear_error_before_any_work(arguments, message, capsys, 
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_shard_is_named_by_hand_or_by_slurm(monkeypatch):
+    from eval.__main__ import _shard
+
+    assert _shard(None) == (0, 1) and _shard("2/4") == (2, 4)
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_NTASKS", "3")
+    assert _shard("slurm") == (1, 3)
+    monkeypatch.delenv("SLURM_PROCID")
+    with pytest.raises(UsageError, match="inside srun only"):
+        _shard("slurm")
+
+
+def test_the_recipe_starts_one_engine_on_every_gpu_of_every_node():
+    environment = os.environ | {
+        "GPUS": "2",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": "1",
+        "BASE": "m",
+        "OUT": "o",
+        "PYTHON": "py",
+    }
+    environment.pop("SLURM_SUBMIT_DIR", None)
+    command = ["bash", str(ROOT / "recipes" / "eval_population.sh"), "runs/x", "--limit", "5", "--dry-run"]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    first, second, grade, table = output.strip().splitlines()
+    assert first == (
+        "CUDA_VISIBLE_DEVICES=0 py -m eval run --base m --population runs/x --benchmarks all --profile parity -o o "
+        "--limit 5 --shard 2/4"
+    )
+    assert second.endswith("--shard 3/4") and second.startswith("CUDA_VISIBLE_DEVICES=1")
+    assert (grade.strip(), table.strip()) == ("py -m eval grade -o o", "py -m eval table o")
