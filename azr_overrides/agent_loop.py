@@ -84,20 +84,24 @@ class EpisodeAgentLoop(AgentLoopBase):
         plan: EpisodePlan = kwargs["plan"]
         process = await _shared(self.config)
 
-        async def policy(adapter_id: int, messages: list[Message], seed: int) -> Generation:
-            return await self._generate(adapter_id, messages, {**sampling_params, "seed": seed})
+        async def policy(
+            adapter_id: int, messages: list[Message], seed: int, max_prompt: int | None = None
+        ) -> Generation:
+            return await self._generate(adapter_id, messages, {**sampling_params, "seed": seed}, max_prompt)
 
         result = await Episode(plan, process.rules, policy, process.known).run()
         if not result.rows:
             raise RuntimeError(f"episode {plan.episode} of step {plan.step} produced no sample: {dict(result.drops)}")
         return _outputs(result)
 
-    async def _generate(self, adapter_id: int, messages: list[Message], sampling: dict[str, Any]) -> Generation:
+    async def _generate(
+        self, adapter_id: int, messages: list[Message], sampling: dict[str, Any], max_prompt: int | None
+    ) -> Generation:
         build = self.continuous_token_builder.build_initial_tokens
         prompt_ids = await self.loop.run_in_executor(None, lambda: build(messages, tools=None))
-        limit = self.rollout_config.prompt_length
+        limit = min(self.rollout_config.prompt_length, max_prompt or self.rollout_config.prompt_length)
         if len(prompt_ids) > limit:
-            raise PromptTooLong(f"the prompt has {len(prompt_ids)} tokens, data.max_prompt_length is {limit}")
+            raise PromptTooLong(f"the prompt has {len(prompt_ids)} tokens, the limit is {limit}")
         output = await self.server_manager.generate(
             request_id=uuid4().hex, prompt_ids=prompt_ids, sampling_params=sampling, adapter_id=adapter_id
         )

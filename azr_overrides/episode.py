@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,8 +52,13 @@ class Generation:
 class Policy(Protocol):
     """Text from one member."""
 
-    async def __call__(self, adapter_id: int, messages: list[Message], seed: int) -> Generation:
+    async def __call__(
+        self, adapter_id: int, messages: list[Message], seed: int, max_prompt: int | None = None
+    ) -> Generation:
         """Sample one completion.
+
+        Args:
+            max_prompt: tokens that the prompt may have; None for the rollout's own limit.
 
         Raises:
             PromptTooLong: the prompt does not fit.
@@ -116,7 +121,8 @@ class Rules:
     parse: ParseOptions
     verifier: Verifier
     proposer_reward: ProposerReward
-    banned_words: tuple[str, ...]
+    asking: Mapping[str, Any]  # further arguments of ``PromptSet.proposer``
+    content_max_length: int  # tokens; a task whose solver prompt is longer is not used
     duplicate_task_reward: float | None  # None: repeats count as tasks
     attempt_reward: Callable[[Verdict], float]
     counted_accuracy: Callable[[float], float]  # what an accuracy counts for in a solve rate
@@ -170,9 +176,9 @@ class Episode:
         messages = self.rules.prompts.proposer(
             plan.kind,
             plan.references,
-            banned_words=self.rules.banned_words,
             num_inputs=self.rules.parse.num_inputs,
             composites=plan.composites,
+            **self.rules.asking,
         )
         generation = await self.policy(plan.teacher.adapter_id, messages, self._seed(Part.PROPOSE, index))
         task = await self._verify(generation.text, plan.teacher.name)
@@ -222,7 +228,8 @@ class Episode:
 
     async def _attempt(self, task: Task, messages: list[Message], group: str, index: int) -> _Attempt:
         seed = self._seed(Part.SOLVE, group, index)
-        generation = await self.policy(self.plan.student.adapter_id, messages, seed)
+        limit = self.rules.content_max_length
+        generation = await self.policy(self.plan.student.adapter_id, messages, seed, limit)
         answer = parse_answer(task.kind, generation.text, self._attempt_options)
         verdict = await self.rules.verifier.judge(task, answer)
         return _Attempt(index, answer.text, verdict, self.rules.attempt_reward(verdict), generation)
@@ -344,6 +351,8 @@ _NO_TASK: dict[str, Any] = {
     "inputs": [],
     "outputs": [],
     "imports": [],
+    "original_program": "",
+    "composites": [],
     "message": "",
     "complexity": None,
 }
@@ -357,6 +366,8 @@ def _task_fields(task: Task) -> dict[str, Any]:
         "inputs": list(task.inputs),
         "outputs": list(task.outputs),
         "imports": list(task.imports),
+        "original_program": task.original_program,
+        "composites": list(task.composites),
         "message": task.message,
         "complexity": {
             "ast_depth": measured.ast_depth,

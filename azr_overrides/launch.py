@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+import ray.exceptions
 import verl.trainer.main_ppo as main_ppo
 from omegaconf import DictConfig, OmegaConf, open_dict
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
@@ -60,7 +61,8 @@ def train(config: DictConfig) -> None:
 
 
 def _log_folder() -> str:
-    node = ray._private.worker._global_node  # Ray has no public name for its log folder
+    # Ray has no public name for its log folder.
+    node = ray._private.worker._global_node  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
     return node.get_logs_dir_path() if node is not None else "Ray's log folder on the cluster's nodes"
 
 

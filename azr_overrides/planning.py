@@ -7,6 +7,7 @@ import numpy as np
 from azr_overrides.buffers import TaskBuffers
 from azr_overrides.episode import EpisodePlan, Player
 from azr_overrides.sizes import StepSizes
+from azr_overrides.tasks.composites import CompositeSchedule, helper_sources
 from azr_overrides.tasks.types import TaskKind
 from verl_populora.members import Member
 from verl_populora.selfplay.matchmaking import Match
@@ -18,6 +19,8 @@ class Planner:
     Args:
         kinds: task kinds to propose, in turn.
         references: how many earlier tasks a proposer's prompt shows (code_f always shows one).
+        composites: when proposals get helper functions that they have to call.
+        solver_only_steps: first steps in which the single agent proposes nothing (``azr.pretrain_pred_steps``).
         seed: seed of the members' sampling.
     """
 
@@ -26,6 +29,8 @@ class Planner:
         sizes: StepSizes,
         kinds: Sequence[TaskKind],
         references: int,
+        composites: CompositeSchedule,
+        solver_only_steps: int,
         buffers: TaskBuffers,
         rng: np.random.Generator,
         seed: int,
@@ -33,6 +38,8 @@ class Planner:
         self.sizes = sizes
         self.kinds = tuple(kinds)
         self.references = references
+        self.composites = composites
+        self.solver_only_steps = solver_only_steps
         self.buffers = buffers
         self.rng = rng
         self.seed = seed
@@ -55,12 +62,12 @@ class Planner:
         """
         player = _player(agent)
         per_kind = self.sizes.proposals_per_teacher // len(self.kinds)
-        plans = []
-        for kind in self.kinds:
+        plans: list[EpisodePlan] = []
+        for kind in self.kinds if step > self.solver_only_steps else ():
             for _ in range(per_kind):
                 plans.append(self._proposing(step, len(plans), kind, player, player, train_attempts=False))
         for kind in self.kinds:
-            for task in self.buffers.solver_tasks(kind, per_kind, step, self.rng):
+            for task in self.buffers.solver_tasks(kind, self.sizes.solver_tasks // len(self.kinds), step, self.rng):
                 plans.append(
                     EpisodePlan(
                         episode=_name(step, len(plans)),
@@ -77,7 +84,9 @@ class Planner:
     def _proposing(
         self, step: int, number: int, kind: TaskKind, teacher: Player, student: Player, train_attempts: bool
     ) -> EpisodePlan:
-        count = 1 if kind is TaskKind.CODE_F else self.references
+        references = self.buffers.references(kind, 1 if kind is TaskKind.CODE_F else self.references, self.rng)
+        # A code_f proposer writes no program, so it has nothing to call helpers from.
+        helpers = () if kind is TaskKind.CODE_F else self.composites.draw(step, references, self.rng)
         return EpisodePlan(
             episode=_name(step, number),
             step=step,
@@ -87,7 +96,8 @@ class Planner:
             attempts=self.sizes.attempts,
             teacher=teacher,
             proposals=self.sizes.proposals_per_prompt,
-            references=tuple(self.buffers.references(kind, count, self.rng)),
+            references=tuple(references),
+            composites=helper_sources(helpers),
             train_attempts=train_attempts,
         )
 

@@ -128,6 +128,8 @@ def _check_unsupported(config: DictConfig) -> None:
         ("actor_rollout_ref.rollout.calculate_log_probs", lambda v: not v, "the canary needs them"),
         ("actor_rollout_ref.model.lora.merge", bool, "members can't be merged into one base"),
         ("algorithm.use_kl_in_reward", bool, "use actor_rollout_ref.actor.use_kl_loss"),
+        ("azr.data_selection_strategy.update_iteration", lambda v: v != 1, "every step plans its own tasks"),
+        ("azr.train_propose", lambda v: not v, "proposing is what is trained; see azr.pretrain_pred_steps"),
         ("trainer.v1.trainer_mode", lambda v: v != "sync", "only the synchronous trainer is supported"),
         ("trainer.val_before_train", bool, "evaluate checkpoints with `python -m eval`"),
         ("trainer.test_freq", lambda v: v > 0, "evaluate checkpoints with `python -m eval`"),

@@ -76,6 +76,7 @@ def verifier(config: DictConfig, sandbox: Sandbox) -> Verifier:
 def build_rules(config: DictConfig, sandbox: Sandbox) -> Rules:
     """The rules of an episode."""
     code_f = config.azr.reward.code_f_reward_type
+    selection, proposals = config.azr.data_selection_strategy, config.azr.reward.generation_reward_config
     return Rules(
         prompts=prompt_set(config),
         parse=ParseOptions.from_config(config),
@@ -83,7 +84,13 @@ def build_rules(config: DictConfig, sandbox: Sandbox) -> Rules:
         proposer_reward=proposer_reward(config),
         attempt_reward=partial(student_reward, code_f_reward_type=code_f),
         counted_accuracy=partial(counted_accuracy, code_f_reward_type=code_f),
-        banned_words=tuple(config.azr.data_selection_strategy.banned_words),
+        asking={
+            "banned_words": tuple(selection.banned_words),
+            "banned_keywords": tuple(selection.banned_keywords_for_errors_and_exceptions or ()),
+            "remove_input_from_snippet": bool(proposals.remove_input_from_snippet),
+            "remove_after_return": bool(proposals.remove_after_return),
+        },
+        content_max_length=int(selection.content_max_length),
         duplicate_task_reward=config.population.duplicate_task_reward,
     )
 

@@ -50,7 +50,8 @@ def step_sizes(config: DictConfig) -> StepSizes:
     proposals = batch * kinds
     teachers, students = int(population.teachers), int(population.students)
     if teachers == 0:
-        return StepSizes(proposals, 1, samples, solver_tasks=proposals)
+        per_kind = config.azr.data_selection_strategy.data_len or batch
+        return StepSizes(proposals, 1, samples, solver_tasks=int(per_kind) * kinds)
     attempts = samples if population.attempts is None else int(population.attempts)
     if attempts < 1:
         raise ValueError(f"population.attempts must be at least 1, not {attempts}")

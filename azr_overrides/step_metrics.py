@@ -8,7 +8,7 @@ Record = Mapping[str, Any]
 
 
 def task_metrics(records: Sequence[Record], seat_of: Callable[[str], str]) -> dict[str, float]:
-    """What docs/metrics.md lists under ``tasks/``, ``teacher/``, ``student/``, ``role/``, ``invalid/``, ``complexity/``.
+    """What docs/metrics.md lists under tasks/, teacher/, student/, role/, invalid/ and complexity/.
 
     Args:
         records: proposal records of one step (docs/run-directory.md); those without a teacher are solver tasks.

@@ -26,6 +26,7 @@ from azr_overrides.runinfo import read_tasks, seed_file
 from azr_overrides.settings import make_buffers, population_rules, task_kinds
 from azr_overrides.sizes import step_sizes
 from azr_overrides.step_metrics import task_metrics
+from azr_overrides.tasks.composites import CompositeSchedule
 from azr_overrides.tasks.coverage import CoverageTracker
 from azr_overrides.tasks.types import RejectReason, Task, TaskKind
 from verl_populora.detectors import detect, warning_metrics
@@ -56,10 +57,14 @@ class AzrTrainer(PopulationTrainer):
         self.buffers: TaskBuffers = make_buffers(config, read_tasks(seed_file(config)))
         layout = PopulationLayout.from_model_config(config.actor_rollout_ref.model)
         population = Population(layout, population_rules(config), int(config.seed))
+        selection = config.azr.data_selection_strategy
+        shown = selection.io_n if config.azr.reward.generation_reward_config.include_references else 0
         self.planner = Planner(
             self.sizes,
             task_kinds(config),
-            int(config.azr.data_selection_strategy.io_n),
+            int(shown),
+            CompositeSchedule.from_config(selection),
+            int(config.azr.pretrain_pred_steps),
             self.buffers,
             np.random.default_rng(np.random.SeedSequence(int(config.seed)).spawn(3)[2]),
             int(config.seed),
@@ -166,6 +171,8 @@ class AzrTrainer(PopulationTrainer):
                     outputs=tuple(record["outputs"]),
                     imports=tuple(record["imports"]),
                     message=record["message"],
+                    original_program=record["original_program"],
+                    composites=tuple(record["composites"]),
                     author=record["teacher"],
                     step=self.global_steps,
                 )

@@ -34,7 +34,7 @@ class Script:
         self.seeds = defaultdict(list)
         self.order = []
 
-    async def __call__(self, adapter_id, messages, seed):
+    async def __call__(self, adapter_id, messages, seed, max_prompt=None):
         self.seeds[adapter_id].append(seed)
         line = self.lines[adapter_id].pop(0)
         self.order.append(adapter_id)
@@ -65,7 +65,8 @@ def run(policy, *, known: Collection[str] = frozenset(), duplicate=-1.0, **chang
                 parse=ParseOptions(),
                 verifier=Verifier(sandbox),
                 proposer_reward=FailureRateReward(),
-                banned_words=(),
+                asking={},
+                content_max_length=4096,
                 duplicate_task_reward=duplicate,
                 attempt_reward=student_reward,
                 counted_accuracy=counted_accuracy,
@@ -193,9 +194,9 @@ def test_a_verified_task_is_solved_while_another_proposal_is_still_being_written
     finished = asyncio.Event()
 
     class Slow(Script):
-        async def __call__(self, adapter_id, messages, seed):
+        async def __call__(self, adapter_id, messages, seed, max_prompt=None):
             slow = adapter_id == 1 and len(self.lines[1]) == 1
-            generation = await super().__call__(adapter_id, messages, seed)
+            generation = await super().__call__(adapter_id, messages, seed, max_prompt)
             if slow:
                 await finished.wait()  # the second proposal ends only after the first one's attempts
             elif adapter_id == 2 and len(self.lines[2]) == 2:

@@ -16,7 +16,11 @@ def config(**population):
     return OmegaConf.create(
         {
             "data": {"train_batch_size": 8},
-            "azr": {"problem_types": ["code_o", "code_i", "code_f"], "reward": {"n_samples": 8}},
+            "azr": {
+                "problem_types": ["code_o", "code_i", "code_f"],
+                "reward": {"n_samples": 8},
+                "data_selection_strategy": {"data_len": None},
+            },
             "population": base | population,
         }
     )
