@@ -94,7 +94,5 @@ def test_training_learns_and_a_stopped_run_continues_exactly(tmp_path, monkeypat
         patch.setattr("recipes.tiny_base.train.save_state", stop_after_save)
         train(config, tmp_path / "parts" / "model", save_every=10)
     train(config, tmp_path / "parts" / "model", save_every=10)
-    whole, parts = (
-        (tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "parts")
-    )
+    whole, parts = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert whole == parts

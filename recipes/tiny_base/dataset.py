@@ -58,9 +58,7 @@ def make_chunk(
     return chunk
 
 
-def _encoded(
-    tokenizer: PreTrainedTokenizerBase, rng: Random, level: float, batch: int = 100
-) -> Iterator[Encoded]:
+def _encoded(tokenizer: PreTrainedTokenizerBase, rng: Random, level: float, batch: int = 100) -> Iterator[Encoded]:
     while True:
         documents = [write_document(rng, level) for _ in range(batch)]
         pieces = [piece.text for document in documents for piece in document.pieces]

@@ -190,9 +190,7 @@ def _propose(rng: Random, level: float) -> list[Piece]:
     if rng.random() < REFERENCE_SHARE:
         earlier = sample(rng, weights)
         reference = (earlier.program.source, argument_list(earlier.examples[0].arguments))
-        weights = _around(
-            rng, min(statement_count(earlier.program.source) - 1, len(weights) - 1), len(weights)
-        )
+        weights = _around(rng, min(statement_count(earlier.program.source) - 1, len(weights) - 1), len(weights))
     task = sample(rng, weights)
     answer = block("python", task.program.source) + block("input", argument_list(task.examples[0].arguments))
     return [Piece(prompt(propose_question(reference)), 0.0), Piece(ANSWER + answer + END, 1.0)]
@@ -309,11 +307,7 @@ def _wrong_program(rng: Random, program: Program, example: Example, tries: int =
         if is_held_out(source):
             continue
         guess = run_example(source, example.arguments, GUESS_MAX_LINES)
-        if (
-            guess is not None
-            and guess.output != example.output
-            and type(guess.output) is type(example.output)
-        ):
+        if guess is not None and guess.output != example.output and type(guess.output) is type(example.output):
             return guess
     return None
 

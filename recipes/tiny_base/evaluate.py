@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,7 +31,7 @@ from recipes.tiny_base.heldout import Row, make_rows
 from recipes.tiny_base.sampler import Sampler
 from recipes.tiny_base.seeds import io_rows
 
-NUM_INPUTS = 6
+NUM_INPUTS = 4
 MAX_PROPOSAL_TOKENS = 200
 MAX_ANSWER_TOKENS = 320
 BATCH = 384  # completions sampled together
@@ -58,20 +59,21 @@ class Bench:
     async def propose(self, kind: TaskKind, references: Sequence[Task | None], count: int) -> list[Proposal]:
         """``count`` proposals for each reference, verified; None asks without a reference."""
         prompts = [
-            self.sampler.prompt(
-                self.prompts.proposer(kind, [reference] if reference else [], num_inputs=NUM_INPUTS)
-            )
+            self.sampler.prompt(self.prompts.proposer(kind, [reference] if reference else [], num_inputs=NUM_INPUTS))
             for reference in references
         ]
         proposals = []
         for reference, prompt, responses in self._sample(references, prompts, count, MAX_PROPOSAL_TOKENS):
-            for response in responses:
-                completion = completion_text(prompt, response)
-                candidate = parse_proposal(kind, completion, self.options, reference=reference)
-                if not isinstance(candidate, Rejection):
-                    candidate = await self._verifier.validate(candidate, author="tiny_base", step=0)
-                proposals.append(Proposal(completion, reference, candidate))
+            completions = [completion_text(prompt, response) for response in responses]
+            results = await asyncio.gather(*(self._verified(kind, text, reference) for text in completions))
+            proposals += map(Proposal, completions, repeat(reference), results)
         return proposals
+
+    async def _verified(self, kind: TaskKind, completion: str, reference: Task | None) -> Task | Rejection:
+        candidate = parse_proposal(kind, completion, self.options, reference=reference)
+        if isinstance(candidate, Rejection):
+            return candidate
+        return await self._verifier.validate(candidate)
 
     async def solve(self, tasks: Sequence[Task], count: int, temperature: float = 1.0) -> list[list[Verdict]]:
         """``count`` judged attempts at each task."""
@@ -79,12 +81,9 @@ class Bench:
         verdicts = []
         for task, prompt, responses in self._sample(tasks, prompts, count, MAX_ANSWER_TOKENS, temperature):
             answers = [
-                parse_answer(task.kind, completion_text(prompt, response), self.options)
-                for response in responses
+                parse_answer(task.kind, completion_text(prompt, response), self.options) for response in responses
             ]
-            verdicts.append(
-                list(await asyncio.gather(*(self._verifier.judge(task, answer) for answer in answers)))
-            )
+            verdicts.append(list(await asyncio.gather(*(self._verifier.judge(task, answer) for answer in answers))))
         return verdicts
 
     def _sample(self, items, prompts: Sequence[str], count: int, max_tokens: int, temperature: float = 1.0):
@@ -146,12 +145,11 @@ def solving_rates(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
 
 async def measure(folder: Path, proposals: int, tasks: int, samples: int, seed: int) -> dict[str, Any]:
     """All rates of the checkpoint in ``folder``."""
-    async with Sandbox(SandboxConfig()) as sandbox:
+    async with Sandbox(SandboxConfig(cpu_s=2, wall_s=2)) as sandbox:
         bench = Bench(Sampler(folder, seed), Verifier(sandbox))
         report: dict[str, Any] = {"propose": {}, "held_out": {}, "own": {}}
         references = [
-            Row(TaskKind.CODE_O, row["snippet"], (row["input"],), (row["output"],)).task()
-            for row in io_rows()
+            Row(TaskKind.CODE_O, row["snippet"], (row["input"],), (row["output"],)).task() for row in io_rows()
         ]
         free = await bench.propose(TaskKind.CODE_O, [None], proposals)
         each = max(1, proposals // len(references))
@@ -193,9 +191,7 @@ def as_table(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="model folder")
     parser.add_argument("--proposals", type=int, default=256)
     parser.add_argument("--tasks", type=int, default=48, help="held-out tasks for each kind and length")

@@ -339,9 +339,7 @@ class _Writer:
     def _loop_test(self, variable: str, kind: ValueType) -> str:
         if kind is STR:
             return f"{variable} {self._rng.choice(('==', '!='))} {self._letter()}"
-        return (
-            f"{variable} {self._rng.choice((f'> {self._constant()}', '% 2 == 0', f'< {self._constant()}'))}"
-        )
+        return f"{variable} {self._rng.choice((f'> {self._constant()}', '% 2 == 0', f'< {self._constant()}'))}"
 
     def _accumulation(self, result: str, result_kind: ValueType, variable: str, kind: ValueType) -> str:
         rng = self._rng

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
-from azr_overrides.tasks.verification import task_id
-
 from azr_overrides.tasks.types import Task, TaskKind
+from azr_overrides.tasks.verification import task_id
 from recipes.tiny_base.documents import GUESS_MAX_LINES, message_for
 from recipes.tiny_base.generator import statement_count
 from recipes.tiny_base.language import argument_list

@@ -30,22 +30,16 @@ class Sampler:
         return text
 
     @torch.inference_mode()
-    def sample(
-        self, prompts: Sequence[str], count: int, max_tokens: int, temperature: float = 1.0
-    ) -> list[list[str]]:
+    def sample(self, prompts: Sequence[str], count: int, max_tokens: int, temperature: float = 1.0) -> list[list[str]]:
         """``count`` completions of each prompt, without the end token; temperature 0 is greedy decoding."""
         tokens = self._generate(prompts, count, max_tokens, temperature)
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [texts[first : first + count] for first in range(0, len(texts), count)]
 
-    def _generate(
-        self, prompts: Sequence[str], count: int, max_tokens: int, temperature: float
-    ) -> list[list[int]]:
+    def _generate(self, prompts: Sequence[str], count: int, max_tokens: int, temperature: float) -> list[list[int]]:
         attention, positions, cache, logits = self._read(prompts)
         cache.batch_repeat_interleave(count)
-        logits, attention, positions = (
-            tensor.repeat_interleave(count, 0) for tensor in (logits, attention, positions)
-        )
+        logits, attention, positions = (tensor.repeat_interleave(count, 0) for tensor in (logits, attention, positions))
         completions: list[list[int]] = [[] for _ in range(len(logits))]
         rows = torch.arange(len(logits))
         running = torch.ones(len(logits), dtype=torch.bool)

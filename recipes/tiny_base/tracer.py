@@ -82,9 +82,7 @@ class _Tracer:
                 self._assign(statement, name, expression)
             case ast.AugAssign(target=ast.Name(id=name), op=operator, value=expression):
                 self._assign(statement, name, ast.BinOp(ast.Name(name, ast.Load()), operator, expression))
-            case ast.Expr(
-                value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[item])
-            ):
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[item])):
                 self._append(statement, name, item)
             case ast.If():
                 self.run(statement.body if self._test("if", statement.test) else statement.orelse)
@@ -191,12 +189,7 @@ class _ReduceOnce(ast.NodeTransformer):
         self._done = False
 
     def visit(self, node: ast.AST) -> Any:
-        if (
-            self._done
-            or _is_literal(node)
-            or not isinstance(node, ast.expr)
-            or isinstance(node, ast.Slice | ast.Name)
-        ):
+        if self._done or _is_literal(node) or not isinstance(node, ast.expr) or isinstance(node, ast.Slice | ast.Name):
             return node
         match node:
             case ast.ListComp() | ast.Call(func=ast.Name(id="list")):

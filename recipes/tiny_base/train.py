@@ -42,7 +42,7 @@ class TrainingConfig:
     adam_rate: float = 3e-3  # embeddings, norms and biases
     muon_rate: float = 0.02  # weight matrices
     warmup_steps: int = 40
-    decay_steps: int = 1200  # last steps, with linearly falling rates
+    decay_steps: int = 2000  # last steps, with linearly falling rates
     first_level: float = 0.15
     ramp_steps: int = 900  # first steps, in which the curriculum grows to the full mix
     threads: int = 2
@@ -81,9 +81,7 @@ def new_optimizers(model: Qwen2ForCausalLM, config: TrainingConfig) -> list[torc
     matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.dim() != 2 or "embed" in name]
     return [
-        torch.optim.Muon(
-            matrices, lr=config.muon_rate, weight_decay=0.01, momentum=0.95, adjust_lr_fn="original"
-        ),
+        torch.optim.Muon(matrices, lr=config.muon_rate, weight_decay=0.01, momentum=0.95, adjust_lr_fn="original"),
         torch.optim.AdamW(others, lr=config.adam_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
     ]
 
@@ -117,16 +115,12 @@ def batch_of(chunk: Chunk, rows: slice) -> Batch:
     )
 
 
-def token_losses(
-    model: Qwen2ForCausalLM, ids: Tensor, targets: Tensor, positions: Tensor, mask: Tensor
-) -> Tensor:
+def token_losses(model: Qwen2ForCausalLM, ids: Tensor, targets: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
     """Cross-entropy of every token, shape (rows, length)."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = model.model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False)
         logits = F.linear(hidden.last_hidden_state, model.lm_head.weight)
-    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view(
-        targets.shape
-    )
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
 
 
 class DataStream:
@@ -214,9 +208,7 @@ def run_chunk(config, model, optimizers, losses, chunk: Chunk, progress: Progres
             sums[0, index] += loss.detach()[chosen].sum()
             sums[1, index] += chosen.sum()
     progress.seconds += time.perf_counter() - started
-    mean = {
-        kind.value: round(value, 4) for kind, value in zip(KINDS, (sums[0] / sums[1]).tolist(), strict=True)
-    }
+    mean = {kind.value: round(value, 4) for kind, value in zip(KINDS, (sums[0] / sums[1]).tolist(), strict=True)}
     if not all(math.isfinite(value) for value in mean.values()):
         raise FloatingPointError(f"loss is not finite at step {progress.step}: {mean}")
     rate = round(progress.tokens / progress.seconds)
@@ -257,16 +249,20 @@ def save_model(folder: Path, model: Qwen2ForCausalLM, tokenizer: PreTrainedToken
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder of the model")
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--decay-steps", type=int, default=2000, help="last steps, with falling learning rates")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--save-every", type=int, default=400, help="steps between state files")
     arguments = parser.parse_args()
-    config = TrainingConfig(steps=arguments.steps, seed=arguments.seed, threads=arguments.threads)
+    config = TrainingConfig(
+        steps=arguments.steps,
+        decay_steps=arguments.decay_steps,
+        seed=arguments.seed,
+        threads=arguments.threads,
+    )
     train(config, arguments.out, arguments.save_every)
 
 
