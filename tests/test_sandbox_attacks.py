@@ -114,6 +114,7 @@ def assert_contained(found: dict) -> None:
     assert not remaining, f"at level {level}: {remaining}"
 
 
+@pytest.mark.slow
 def test_no_attack_succeeds(public_copy):
     """As the user who runs the tests, with everything on."""
     found = run_harness(public_copy / "attacks.jsonl", sys.executable, public_copy, None)
@@ -123,6 +124,7 @@ def test_no_attack_succeeds(public_copy):
     assert found["effects"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as an ordinary user already")
 def test_no_attack_succeeds_for_an_ordinary_user(public_copy, ordinary):
     python, user = ordinary
@@ -140,6 +142,7 @@ def test_children_of_root_become_nobody_where_they_can_import(public_copy, ordin
     assert found["effects"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", ["seccomp", "namespaces,landlock", "namespaces"])
 def test_weaker_levels_leave_the_documented_remainder(public_copy, ordinary, layers):
     """Only with a PID namespace or the filter: without both, some attacks would end every process of the user."""

@@ -48,9 +48,7 @@ _CHANGING = (
 )
 _CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 _CHANGING_BUILTINS = frozenset({"id", "hash"})
-_DYNAMIC_NAMES = frozenset(
-    {"eval", "exec", "compile", "__import__", "__builtins__", "__loader__", "__spec__"}
-)
+_DYNAMIC_NAMES = frozenset({"eval", "exec", "compile", "__import__", "__builtins__", "__loader__", "__spec__"})
 _DYNAMIC_PATHS = ("importlib", "builtins", "sys.modules", "sys._getframe", "inspect")
 _DYNAMIC_ATTRIBUTES = frozenset(
     {

@@ -279,9 +279,7 @@ def _decode(token: str) -> str | bytes:
     return body.encode("latin-1") if is_bytes else body
 
 
-_SIMPLE_ESCAPE = (
-    r"\\(?:(?P<octal>[0-7]{1,3})|x(?P<hex>[0-9a-fA-F]{2})|(?P<broken>x)|(?P<plain>[\n\\'\"abfnrtv])"
-)
+_SIMPLE_ESCAPE = r"\\(?:(?P<octal>[0-7]{1,3})|x(?P<hex>[0-9a-fA-F]{2})|(?P<broken>x)|(?P<plain>[\n\\'\"abfnrtv])"
 _BYTES_ESCAPE = re.compile(_SIMPLE_ESCAPE + ")")
 _STRING_ESCAPE = re.compile(
     _SIMPLE_ESCAPE

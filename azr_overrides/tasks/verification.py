@@ -150,9 +150,7 @@ class Verifier:
         if not _defines(tree, FUNCTION):
             return Rejection(RejectReason.NO_FUNCTION, f"no function named {FUNCTION}")
         keywords = config.banned_keywords if candidate.kind is TaskKind.CODE_E else ()
-        if banned := find_banned(candidate.program, config.banned_words, keywords) or find_nondeterminism(
-            tree
-        ):
+        if banned := find_banned(candidate.program, config.banned_words, keywords) or find_nondeterminism(tree):
             return Rejection(RejectReason.BANNED, f"uses {banned}")
         for text in candidate.inputs:
             try:

@@ -28,7 +28,8 @@ PROGRAMS = (
     "def f(a, b):\n    total = 0\n    for i, x in enumerate(a):\n        total += (i + b) * x\n    return total\n",
     "import math\ndef f(a, b):\n    return {x: math.gcd(x, b) for x in a}\n",
     "from collections import deque\ndef f(a, b):\n    d = deque(a)\n    d.rotate(b)\n    return list(d)\n",
-    "def f(a, b):\n    def g(n):\n        return n if n < 2 else g(n - 1) + g(n - 2)\n    return [g(x % 8) + b for x in a]\n",
+    "def f(a, b):\n    def g(n):\n        return n if n < 2 else g(n - 1) + g(n - 2)\n"
+    "    return [g(x % 8) + b for x in a]\n",
 )
 
 
@@ -94,7 +95,7 @@ async def measure(programs: int, rounds: int) -> dict:
         async with Sandbox(SandboxConfig(workers=WORKERS, slots=2 * WORKERS)) as sandbox:
             await sandbox_rate(sandbox, single[:50])
             for _ in range(rounds):
-                pooled = (await asyncio.to_thread(pool_rate, pool, work * 4), 0.0)[0]
+                pooled = await asyncio.to_thread(pool_rate, pool, work * 4)
                 alone, cpu_ms = await sandbox_rate(sandbox, single)
                 eight, _ = await sandbox_rate(sandbox, batched)
                 fresh = await asyncio.to_thread(fresh_rate, work[: max(20, programs // 10)])
