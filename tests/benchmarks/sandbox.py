@@ -92,7 +92,7 @@ async def measure(programs: int, rounds: int) -> dict:
     rates: dict[str, list[float]] = {}
     with ProcessPool(max_workers=WORKERS) as pool:
         pool_rate(pool, work)  # warm
-        async with Sandbox(SandboxConfig(workers=WORKERS, slots=2 * WORKERS)) as sandbox:
+        async with Sandbox(SandboxConfig(workers=WORKERS, slots=8 * WORKERS)) as sandbox:
             await sandbox_rate(sandbox, single[:50])
             for _ in range(rounds):
                 pooled = await asyncio.to_thread(pool_rate, pool, work * 4)
