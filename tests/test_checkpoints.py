@@ -7,6 +7,11 @@ def write(text):
     return lambda folder: (folder / "state.json").write_text(text)
 
 
+def latest_step(root):
+    found = checkpoints.latest(root)
+    return found and checkpoints.step_of(found)
+
+
 def test_a_checkpoint_is_found_again(tmp_path):
     assert checkpoints.latest(tmp_path / "none") is None
     checkpoints.save(tmp_path, 9, write("9"), keep=None)
@@ -31,9 +36,9 @@ def test_a_failed_write_leaves_nothing_and_keeps_the_older_one(tmp_path):
 def test_what_a_kill_left_behind_is_not_a_checkpoint(tmp_path):
     checkpoints.save(tmp_path, 1, write("1"), keep=None)
     (tmp_path / ".step_2.partial").mkdir()
-    assert checkpoints.step_of(checkpoints.latest(tmp_path)) == 1
+    assert latest_step(tmp_path) == 1
     checkpoints.save(tmp_path, 2, write("2"), keep=None)
-    assert checkpoints.step_of(checkpoints.latest(tmp_path)) == 2
+    assert latest_step(tmp_path) == 2
 
 
 def test_old_checkpoints_are_pruned(tmp_path):

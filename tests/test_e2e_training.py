@@ -165,7 +165,8 @@ def test_a_finished_run_continues_with_more_steps(population_run):
 
 
 def test_the_single_agent_trains(tmp_path):
-    train(tmp_path / "run", "population=single", "trainer.total_training_steps=2")
+    # Several samples of each role and kind: TRR++ has no advantage for one alone.
+    train(tmp_path / "run", "population=single", "data.train_batch_size=4", "trainer.total_training_steps=2")
     reader = RunReader(tmp_path / "run")
     rows = reader.metrics()
     assert [row["step"] for row in rows] == [1, 2]

@@ -1,7 +1,7 @@
 from azr_overrides.step_metrics import task_metrics
 
 
-def record(teacher="t1", valid=True, rate=0.5, accuracies=(1.0, 0.0), kind="code_o", reason=None):
+def record(teacher: str | None = "t1", valid=True, rate=0.5, accuracies=(1.0, 0.0), kind="code_o", reason=None):
     attempts = [
         {
             "student": "s1",
