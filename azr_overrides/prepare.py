@@ -191,6 +191,8 @@ def environment(config: DictConfig) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])),
     }
+    if not config.verbose:
+        variables |= {"VERL_LOGGING_LEVEL": "WARN", "VLLM_LOGGING_LEVEL": "ERROR", "TRANSFORMERS_VERBOSITY": "error"}
     if config.trainer.device == "cpu":
         variables |= {
             "VERL_PLATFORM": "cpu",
