@@ -137,7 +137,8 @@ class AzrTrainer(PopulationTrainer):
             record.update(valid=False, reason=str(RejectReason.DUPLICATE), reward=reward)
             record["detail"] = "another proposal of this step made the same task"
             changed.append(self._proposal_key(record))
-        present = [key for key in changed if key in set(batch.keys)]
+        keys = set(batch.keys)
+        present = [key for key in changed if key in keys]
         if not present:
             return
         data = tq.kv_batch_get(keys=present, partition_id=batch.partition_id, select_fields=["rm_scores"])
@@ -162,7 +163,7 @@ class AzrTrainer(PopulationTrainer):
         """Put this step's new tasks into the buffers."""
         fresh = []
         for record in records:
-            if record["valid"] and record["teacher"] is not None:
+            if record["valid"] and record["teacher"] is not None and record["solve_rate"] is not None:
                 task = Task(
                     task_id=record["task_id"],
                     kind=TaskKind(record["kind"]),

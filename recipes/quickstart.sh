@@ -19,8 +19,8 @@ run_dir="${RUN_DIR:-runs/quickstart-$population-$(date +%Y%m%d-%H%M%S)}"
 "$PYTHON" -m azr_overrides.main "${TINY_OVERRIDES[@]}" \
     population=2t2s \
     population.evolution.interval=8 \
-    trainer.total_training_steps=20 \
-    trainer.save_freq=10 \
+    trainer.total_training_steps=16 \
+    trainer.save_freq=8 \
     "run_dir=$run_dir" \
     "$@"
 [[ " $* " == *" --dry-run "* ]] && exit 0
