@@ -121,6 +121,7 @@ def test_upstreams_command_hands_over_before_it_imports_verl(checkout, tmp_path)
         f"actor_rollout_ref.model.path={model}",
         f"run_dir={tmp_path / 'run'}",
         "azr.sandbox.min_isolation=rlimits",
+        "azr.data_selection_strategy.update_iteration=1",
     )
     handed = entry_point(checkout, *arguments, "population=4t4s", "trainer.wandb_run_id=null", "--dry-run")
     assert handed.returncode == 0, handed.stderr
