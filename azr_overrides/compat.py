@@ -64,6 +64,7 @@ MOVED: Mapping[str, tuple[Rule, ...]] = {
     ),
     "actor_rollout_ref.rollout.use_fire_sampling": (_dropped("verl has no such sampling any more"),),
     "actor_rollout_ref.rollout.chat_scheduler": (_dropped("episodes are run by an agent loop"),),
+    "azr.random_print_max_programs": (_dropped("every task is written to the tasks/ folder of the run directory"),),
     "critic.model.fsdp_config": (_dropped("no critic is trained"),),
     "data.max_validation_prompt_length": (_dropped(_EVALUATION),),
     "ray_init": (_renamed("ray_kwargs.ray_init"),),

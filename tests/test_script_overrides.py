@@ -36,6 +36,36 @@ def test_every_shipped_script_composes(script, monkeypatch):
     assert len(notices) == len({notice.split()[0] for notice in notices})
 
 
+AZR_KEYS = {
+    "azr": """seed executor executor_max_workers executor_cleanup_frequency problem_types pred_data_mix_strategy
+        gen_data_probabilities_strategy past_epoch_window seed_dataset error_seed_dataset code_f_seed_dataset
+        output_seed_path output_error_seed_path output_code_f_seed_path pretrain_pred_steps ast_check
+        execute_max_timeout random_print_max_programs train_propose generate_seed_dataset_only""",
+    "azr.data_selection_strategy": """io_n update_iteration data_len seed_batch_factor content_max_length num_inputs
+        valid_program_filter max_programs batched_estimate composite_function_n_min composite_function_n_max
+        composite_chance composite_start_step max_programs_initial composite_chance_initial banned_words
+        banned_keywords_for_errors_and_exceptions""",
+    "azr.data_selection_strategy.composite_scheduler": """enabled update_num_programs_start num_programs_max
+        update_num_programs_interval update_probability_start update_probability_interval update_probability_max
+        update_probability_increment""",
+    "azr.reward": "n_samples extract_code_block code_f_reward_type",
+    "azr.reward.generation_reward_config": """format_reward reject_multiple_functions reject_test_input_in_code
+        f_replace_location intrinsic_combine_method remove_after_return remove_comments remove_print
+        use_original_code_as_ref generation_accuracy_convertion remove_input_from_snippet include_references
+        code_location complexity_reward.enabled mean_edit_distance_reward.coef halstead_reward.max
+        answer_diversity_reward.hierarchical f_input_answer_diversity_reward.hierarchical
+        f_output_answer_diversity_reward.hierarchical""",
+    "reward_fn": "extraction_type math_metric splitter boxed_retry",
+}
+
+
+@pytest.mark.parametrize("key", [f"{group}.{key}" for group, keys in AZR_KEYS.items() for key in keys.split()])
+def test_every_key_of_azr_is_known_or_explained(key):
+    translated, notices = translate([f"{key}=1"])
+    assert translated == [f"{key}=1"] or notices[0].startswith(key)
+    assert translate([f"+{key}=1"]) == (translated, notices)
+
+
 def test_a_renamed_key_keeps_its_value_and_is_announced():
     translated, notices = translate(["trainer.val_generations_to_log_to_wandb=5", "ray_init.num_cpus=4"])
     assert translated == ["trainer.log_val_generations=5", "ray_kwargs.ray_init.num_cpus=4"]
