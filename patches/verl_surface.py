@@ -1,8 +1,8 @@
 """Every member of verl, vLLM and PEFT that this project overrides or reaches into, with the signature it relies on.
 
 These are not public interfaces: another version may move them without notice. The check runs at the start of each
-training and in `python -m verl_populora.doctor`; a drift stops the run with the name of what moved, instead of
-training on something else. Run `python -m patches.verl_surface` to see the whole surface with file and line.
+training; a drift stops the run with the name of what moved, instead of training on something else. Run
+`python -m patches.verl_surface` to see the whole surface with file and line.
 """
 
 import importlib

@@ -84,12 +84,12 @@ def copies(history: History, settings: DetectorSettings) -> Finding | None:
     if duplicates is not None and duplicates > settings.max_duplicate_rate:
         seen = f"{duplicates:.0%} of proposals repeat an earlier task."
     elif distinct is not None and distinct < settings.min_distinct_rate:
-        seen = f"only {distinct:.0%} of a step's valid programs differ in structure."
+        seen = f"Only {distinct:.0%} of a step's valid programs differ in structure."
     else:
         return None
     return Finding(
         "copies",
-        seen[0].upper() + seen[1:],
+        seen,
         "Count duplicates as invalid (population.duplicate_task_reward), raise the teachers' entropy bonus "
         "or lower their learning rate, and show more and other references in their prompts.",
     )

@@ -67,6 +67,6 @@ def compare(sent: Mapping[int, AdapterReceipt], held: Mapping[int, AdapterReceip
         raise DeliveryError(
             f"the rollout engine {where} does not hold the trained adapters:\n  " + "\n  ".join(problems) + "\n"
             "Samples from it would come from other weights than those that are trained. Likely causes: two runs share "
-            "one Ray cluster and engine name, a changed vLLM LoRA loader (see `python -m verl_populora.doctor`), or "
+            "one Ray cluster and engine name, a changed vLLM LoRA loader (see `python -m patches.verl_surface`), or "
             "target modules that vLLM does not support."
         )
