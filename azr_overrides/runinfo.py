@@ -18,6 +18,7 @@ from azr_overrides.buffers import task_from_record
 from azr_overrides.sandbox import IsolationReport
 from azr_overrides.sizes import step_sizes
 from azr_overrides.tasks.types import Task
+from verl_populora.files import write_atomically
 from verl_populora.rundir import RunWriter
 
 _PACKAGES = (
@@ -40,9 +41,7 @@ def seed_file(config: DictConfig) -> Path:
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
     """One task a line; replaces the file as a whole."""
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(asdict(task)) + "\n" for task in tasks))
-    partial.replace(path)
+    write_atomically(path, "".join(json.dumps(asdict(task)) + "\n" for task in tasks))
 
 
 def read_tasks(path: Path) -> list[Task]:

@@ -9,7 +9,6 @@ elsewhere and may be missing or not a plain value, so rows become candidates tha
 """
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from azr_overrides.tasks.text_tools import value_type
 from azr_overrides.tasks.types import Candidate, Task, TaskKind
 from azr_overrides.tasks.verification import with_imports
+from verl_populora.files import write_atomically
 
 
 def read_seeds(path: str | Path, kind: TaskKind, limit: int | None = None) -> list[Candidate]:
@@ -50,12 +50,7 @@ def write_seeds(path: str | Path, tasks: Iterable[Task]) -> None:
     """Write ``tasks`` in AZR's schema, atomically."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(seed_row(task)) + "\n" for task in tasks)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_atomically(path, "".join(json.dumps(seed_row(task)) + "\n" for task in tasks))
 
 
 def seed_row(task: Task) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.types import Completion, Grade, Request, Sampling, Status, UsageError
+from verl_populora.files import write_atomically
 
 SCHEMA = 1
 
@@ -29,9 +30,7 @@ def request_key(base: str, adapter_sha256: str, prompt: str, sampling: Sampling,
 
 def write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-    partial.replace(path)
+    write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_lines(path: Path) -> Iterator[dict]:
@@ -117,9 +116,7 @@ class Store:
             )
         path = self.directory / "plan.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".plan.{os.getpid()}")
-        partial.write_text("".join(json.dumps(asdict(entry)) + "\n" for entry in plan.values()))
-        partial.replace(path)
+        write_atomically(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in plan.values()))
 
     def read_plan(self) -> list[PlanEntry]:
         path = self.directory / "plan.jsonl"

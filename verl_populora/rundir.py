@@ -16,6 +16,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_populora.files import write_atomically
 from verl_populora.members import Member
 
 Record = dict[str, Any]
@@ -60,11 +61,11 @@ class RunWriter:
 
     def config(self, config: dict[str, Any] | DictConfig) -> None:
         """Write the configuration with every interpolation resolved."""
-        _write_atomically(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(config), resolve=True))
+        write_atomically(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(config), resolve=True))
 
     def run_info(self, info: Mapping[str, Any]) -> None:
         """Replace ``run.json``; pass the whole object each time."""
-        _write_atomically(self.path / RUN_INFO, json.dumps(_plain(info), indent=2, ensure_ascii=False) + "\n")
+        write_atomically(self.path / RUN_INFO, json.dumps(_plain(info), indent=2, ensure_ascii=False) + "\n")
 
     def metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Append one step's metrics: numbers; a non-finite one is written as null (JSON has no NaN).
@@ -86,7 +87,7 @@ class RunWriter:
 
     def tasks(self, step: int, proposals: Iterable[Mapping[str, Any]]) -> None:
         """Write all proposals of one step as one file."""
-        _write_atomically(self.path / TASKS / f"step_{step:06d}.jsonl", "".join(map(_line, proposals)))
+        write_atomically(self.path / TASKS / f"step_{step:06d}.jsonl", "".join(map(_line, proposals)))
 
     def birth(self, record: Mapping[str, Any]) -> None:
         """Append one member, founders included; `member_record` makes the record."""
@@ -102,7 +103,7 @@ class RunWriter:
             path = self.path / name
             if path.exists():
                 kept = [record for record in _read_lines(path) if record[field] <= step]
-                _write_atomically(path, "".join(map(_line, kept)))
+                write_atomically(path, "".join(map(_line, kept)))
         for file in (self.path / TASKS).iterdir():
             match = TASK_FILE.fullmatch(file.name)
             if match and int(match[1]) > step:
@@ -220,12 +221,3 @@ def _drop_torn_line(path: Path) -> None:
         complete = text.rfind(b"\n") + 1
         if complete < len(text):
             os.truncate(path, complete)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

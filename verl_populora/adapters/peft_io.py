@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from verl_populora.adapters.weights import AdapterWeights, LoraFactors
+from verl_populora.files import write_atomically
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -149,9 +150,7 @@ def write_peft(
     partial = folder / (WEIGHTS_FILE + ".partial")
     save_file(to_state_dict(weights), partial, metadata={"format": "pt", **(metadata or {})})
     os.replace(partial, folder / WEIGHTS_FILE)
-    partial = folder / (CONFIG_FILE + ".partial")
-    partial.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(partial, folder / CONFIG_FILE)
+    write_atomically(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def to_state_dict(weights: AdapterWeights) -> dict[str, torch.Tensor]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from verl_populora.adapters.peft_io import read_peft, write_peft
 from verl_populora.adapters.weights import AdapterWeights
+from verl_populora.files import write_atomically
 from verl_populora.members import Member, Role
 
 _INDEX_FILE = "index.json"
@@ -75,6 +76,5 @@ class HallOfFame:
         return [Laureate(**{**entry, "role": Role(entry["role"])}) for entry in json.loads(path.read_text())]
 
     def _write_index(self) -> None:
-        partial = self.folder / (_INDEX_FILE + ".partial")
-        partial.write_text(json.dumps([asdict(entry) for entry in self._entries], indent=2) + "\n")
-        os.replace(partial, self.folder / _INDEX_FILE)
+        text = json.dumps([asdict(entry) for entry in self._entries], indent=2) + "\n"
+        write_atomically(self.folder / _INDEX_FILE, text)
