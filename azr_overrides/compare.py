@@ -8,14 +8,13 @@ measures are means over the first and over the last steps. Benchmarks are shown 
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from eval.types import UsageError
-from verl_populora.report.cost_table import duration, member_costs
-from verl_populora.report.data import RunData, load_run, seat_of
+from verl_populora.report.cost_table import duration, generated_by_seat, member_costs
+from verl_populora.report.data import RunData, load_run
 from verl_populora.rundir import RunDirError, RunReader
 
 NOT_RECORDED = "–"
@@ -101,14 +100,10 @@ def summarise(path: str | Path, window: int) -> RunSummary:
 
 def _generated_tokens(reader: RunReader, seats: Sequence[str]) -> Spread | None:
     """Response tokens of every recorded proposal and attempt, whether it was trained on or not."""
-    tokens: Counter[str] = Counter()
-    for step in reader.task_steps():
-        for record in reader.tasks(step):
-            if record["teacher"] is not None:
-                tokens[seat_of(record["teacher"])] += record["response_tokens"]
-            for attempt in record["attempts"]:
-                tokens[seat_of(attempt["student"])] += attempt["response_tokens"]
-    return Spread(tuple(tokens[seat] for seat in seats)) if tokens and seats else None
+    generated = generated_by_seat(reader)
+    if not generated or not seats:
+        return None
+    return Spread(tuple(generated[seat].tokens if seat in generated else 0 for seat in seats))
 
 
 def _means(run: RunData, window: slice) -> dict[str, float]:

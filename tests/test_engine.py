@@ -82,6 +82,16 @@ def test_members_without_samples_are_bit_identical_and_keep_their_optimiser_stat
     assert engine.versions["teacher1"] == version["teacher1"] + 2
 
 
+def test_a_frozen_role_is_never_updated():
+    engine = make_engine(MODEL, learning_rates={"teacher": 0.0})
+    before = {seat: snapshot(engine, seat) for seat in SEATS}
+    metrics = train(engine, SAMPLES, steps=2)
+    assert equal(before["teacher1"], snapshot(engine, "teacher1"))
+    assert engine.versions["teacher1"] == 0 and engine.export_optimizer("teacher1") == {}
+    assert "member/teacher1/grad_norm" not in metrics
+    assert not equal(before["student1"], snapshot(engine, "student1")) and engine.versions["student1"] == 2
+
+
 def test_a_non_finite_gradient_skips_only_its_member():
     engine = make_engine(MODEL, optimizer="SGD", lr=0.01)
     before = {seat: snapshot(engine, seat) for seat in SEATS}

@@ -27,6 +27,7 @@ METRICS = "metrics.jsonl"
 MATCHES = "matches.jsonl"
 LINEAGE = "lineage.jsonl"
 EVOLUTION = "evolution.jsonl"
+HELDOUT = "heldout.json"
 TASKS = "tasks"
 
 # The field that says to which step a line belongs, for each append-only file.
@@ -141,13 +142,11 @@ class RunReader:
         return dict(OmegaConf.to_container(OmegaConf.load(path)) or {}) if path.exists() else {}  # type: ignore[arg-type]
 
     def run_info(self) -> Record:
-        path = self.path / RUN_INFO
-        if not path.exists():
-            return {}
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise RunDirError(f"{path}: not JSON: {error}") from error
+        return self._object(RUN_INFO)
+
+    def heldout(self) -> Record:
+        """Scores on held-out tasks before and after training."""
+        return self._object(HELDOUT)
 
     def metrics(self) -> list[Record]:
         """One object a step, in file order."""
@@ -173,6 +172,15 @@ class RunReader:
     def tasks(self, step: int) -> list[Record]:
         """Proposals of ``step``; empty when there is no file for it."""
         return _read_lines(self.path / TASKS / f"step_{step:06d}.jsonl")
+
+    def _object(self, name: str) -> Record:
+        path = self.path / name
+        if not path.exists():
+            return {}
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise RunDirError(f"{path}: not JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:

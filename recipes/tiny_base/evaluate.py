@@ -34,7 +34,7 @@ from recipes.tiny_base.seeds import io_rows
 NUM_INPUTS = 4
 MAX_PROPOSAL_TOKENS = 200
 MAX_ANSWER_TOKENS = 320
-BATCH = 384  # completions sampled together
+BATCH = 384
 MEASURED_SEED = 99  # of the held-out programs measured here
 
 
@@ -48,10 +48,15 @@ class Proposal:
 
 
 class Bench:
-    """A model with the prompts, the parser and the verifier of a training run."""
+    """A model with the prompts, the parser and the verifier of a training run.
 
-    def __init__(self, sampler: Sampler, verifier: Verifier):
+    Args:
+        batch: completions sampled together.
+    """
+
+    def __init__(self, sampler: Sampler, verifier: Verifier, batch: int = BATCH):
         self.sampler = sampler
+        self.batch = batch
         self.prompts = PromptSet.load(str(PROMPTS_FILE))
         self.options = ParseOptions(num_inputs=NUM_INPUTS)
         self._verifier = verifier
@@ -88,7 +93,7 @@ class Bench:
 
     def _sample(self, items, prompts: Sequence[str], count: int, max_tokens: int, temperature: float = 1.0):
         """(item, prompt, responses) in order; sampled in batches."""
-        size = max(1, BATCH // count)
+        size = max(1, self.batch // count)
         for first in range(0, len(prompts), size):
             batch = prompts[first : first + size]
             responses = self.sampler.sample(batch, count, max_tokens, temperature)

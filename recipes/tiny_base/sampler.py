@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 COMPACT_BELOW = 0.85
@@ -16,11 +17,15 @@ class Sampler:
     Args:
         folder: a model folder with its tokenizer and chat template.
         seed: of the sampler's own random stream.
+        adapter: a PEFT folder that is merged into the model.
     """
 
-    def __init__(self, folder: Path, seed: int = 0):
+    def __init__(self, folder: Path, seed: int = 0, adapter: Path | None = None):
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        if adapter is not None:
+            model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        self._model = model.eval()
         self._generator = torch.Generator().manual_seed(seed)
 
     def prompt(self, messages: list[dict[str, str]]) -> str:

@@ -81,6 +81,8 @@ class PopulationEngine(FSDPEngineWithLMHead):
             group: dict[str, Any] = {"params": self.lora.parameters_of(seat), "seat": seat}
             if rates.get(str(role)) is not None:
                 group["lr"] = float(rates[str(role)])
+            # A scheduler may start at 0, so that the present rate does not tell.
+            group["frozen"] = group.get("lr") == 0.0
             groups.append(group)
         return build_optimizer(groups, self.optimizer_config)
 
@@ -153,13 +155,13 @@ class PopulationEngine(FSDPEngineWithLMHead):
         """Scale, clip and check each seat's gradient by itself, then step the seats that have a finite one.
 
         Returns:
-            The largest norm before clipping among the seats that have samples.
+            The largest norm before clipping among the seats that are stepped.
         """
         self._norms = {}
         for group in self.optimizer.param_groups:
             seat, parameters = group["seat"], [p for p in group["params"] if p.grad is not None]
-            if seat not in self._scales:
-                _drop_gradients(parameters)  # an absent seat keeps its weights and its optimiser state
+            if seat not in self._scales or group["frozen"]:
+                _drop_gradients(parameters)  # the seat keeps its weights and its optimiser state
                 continue
             for parameter in parameters:
                 parameter.grad.mul_(self._scales[seat])

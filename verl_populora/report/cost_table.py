@@ -1,10 +1,12 @@
 """What a run took: facts of the run as a whole and compute by member seat."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_populora.report.data import RunData, seat_order
+from verl_populora.report.data import RunData, seat_of, seat_order
+from verl_populora.rundir import RunReader
 
 # Label and path of each fact in run.json.
 _INFO = (
@@ -40,6 +42,32 @@ def member_costs(run: RunData) -> Iterator[MemberCost]:
             tokens / everything if everything else 0.0,
             _updates(run, seat),
         )
+
+
+@dataclass(slots=True)
+class Generated:
+    """What one seat wrote, trained on or not."""
+
+    samples: int = 0  # proposals and attempts
+    tokens: int = 0  # response tokens of them
+
+
+def generated_by_seat(reader: RunReader) -> dict[str, Generated]:
+    """Totals over all recorded proposals and attempts of a run; a seat that wrote nothing is absent."""
+    written: defaultdict[str, Generated] = defaultdict(Generated)
+
+    def count(member: str, tokens: int) -> None:
+        one = written[seat_of(member)]
+        one.samples += 1
+        one.tokens += tokens
+
+    for step in reader.task_steps():
+        for record in reader.tasks(step):
+            if record["teacher"] is not None:
+                count(record["teacher"], record["response_tokens"])
+            for attempt in record["attempts"]:
+                count(attempt["student"], attempt["response_tokens"])
+    return dict(written)
 
 
 def run_facts(run: RunData) -> Iterator[tuple[str, str]]:
