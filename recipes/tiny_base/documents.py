@@ -14,7 +14,7 @@ from random import Random
 
 from recipes.tiny_base.generator import Program, statement_count, write_program
 from recipes.tiny_base.language import Value, argument_list, near_value, random_value, type_of
-from recipes.tiny_base.sampling import Example, is_held_out, run_example, sample, sample_informative
+from recipes.tiny_base.sampling import Example, Sampled, is_held_out, run_example, sample, sample_informative
 from recipes.tiny_base.tracer import binding
 
 PROMPTS_FILE = Path(__file__).parent / "prompts.yaml"
@@ -186,20 +186,27 @@ def _curriculum(weights: Sequence[float], level: float) -> list[float]:
 
 def _propose(rng: Random, level: float) -> list[Piece]:
     weights = _curriculum(PROPOSAL_STATEMENTS, max(level, 0.3))
-    reference = None
     if rng.random() < REFERENCE_SHARE:
-        earlier = sample(rng, weights)
+        earlier, task = _similar_pair(rng, weights)
         reference = (earlier.program.source, argument_list(earlier.examples[0].arguments))
-        weights = _around(rng, min(statement_count(earlier.program.source) - 1, len(weights) - 1), len(weights))
-    task = sample(rng, weights)
+    else:
+        reference, task = None, sample(rng, weights)
     answer = block("python", task.program.source) + block("input", argument_list(task.examples[0].arguments))
     return [Piece(prompt(propose_question(reference)), 0.0), Piece(ANSWER + answer + END, 1.0)]
 
 
-def _around(rng: Random, statements: int, size: int) -> list[float]:
-    """Statement weights near those of a reference, on average a third of a statement longer."""
-    target = min(size - 1, max(0, statements + rng.choices((-1, 0, 1, 2), (0.2, 0.35, 0.35, 0.1))[0]))
-    return [float(statements == target) for statements in range(size)]
+def _similar_pair(rng: Random, weights: Sequence[float]) -> tuple[Sampled, Sampled]:
+    """Two different programs whose lengths differ by at most one statement: a reference and its successor.
+
+    They are drawn together because the pair must be exchangeable: then a chain of proposals, each the reference of
+    the next, is reversible and drifts to neither longer nor shorter programs, and growth in a run is not a habit of
+    the base.
+    """
+    while True:
+        first, second = sample(rng, weights), sample(rng, weights)
+        sources = first.program.source, second.program.source
+        if sources[0] != sources[1] and abs(statement_count(sources[0]) - statement_count(sources[1])) <= 1:
+            return first, second
 
 
 def _propose_inputs(rng: Random, level: float) -> list[Piece]:
