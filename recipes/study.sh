@@ -6,8 +6,9 @@
 #   STUDY_SIZE     smoke: about 20 minutes on two cores, shows that all works; short: about an hour and a half,
 #                  25 steps; overnight: 155 steps   (default short)
 #   STUDY_ARMS     which arms, e.g. "single 4t4s 4t4s-no-evolution ablations"   (default: single 1t1s 4t4s; overnight
-#                  also 2t2s; --help lists all)
+#                  also 2t2s; a wrong name lists all)
 #   STUDY_SEEDS    how many seeds   (default: 3; smoke 2)
+#   STUDY_LR       learning rate of all arms   (default: 2e-3; overnight 1e-3)
 #   STUDY_BUDGET   total: all arms generate as many samples a step; per_adapter: each adapter as many as the single
 #                  agent's one   (default total)
 #
@@ -30,6 +31,7 @@ cd "$REPO_ROOT"
 
 options=(--size "${STUDY_SIZE:-short}" --budget "${STUDY_BUDGET:-total}")
 [[ -n "${STUDY_ARMS:-}" ]] && options+=(--arms "$STUDY_ARMS")
+[[ -n "${STUDY_LR:-}" ]] && options+=(--learning-rate "$STUDY_LR")
 [[ -n "${STUDY_SEEDS:-}" ]] && options+=(--seeds "$STUDY_SEEDS")
 overrides=()
 for argument in "$@"; do
@@ -41,5 +43,4 @@ done
 exec "$PYTHON" -m recipes.study "${options[@]}" -- "$out" "${TINY_OVERRIDES[@]}" \
     data.train_batch_size=9 \
     azr.reward.n_samples=4 \
-    actor_rollout_ref.actor.optim.lr=1e-3 \
     ${overrides[@]+"${overrides[@]}"}

@@ -45,19 +45,21 @@ class Settings:
 
     size: Size
     budget: str
+    learning_rate: float
     overrides: tuple[str, ...]
 
     def command(self, arm: str, seed: int, run_dir: Path) -> list[str]:
-        """The training command; overrides of the arm come last and win."""
+        """The training command; what a size and an arm say wins over the overrides."""
         steps = self.size.steps
         return [
             *(sys.executable, "-m", "azr_overrides.main"),
+            *self.overrides,
             f"population.budget={self.budget}",
+            f"actor_rollout_ref.actor.optim.lr={self.learning_rate}",
             f"population.evolution.interval={self.size.evolution_interval}",
             f"trainer.total_training_steps={steps}",
             f"trainer.save_freq={max(1, steps // SAVES)}",
             "trainer.max_actor_ckpt_to_keep=1",
-            *self.overrides,
             *ARMS[arm],
             f"seed={seed}",
             f"run_dir={run_dir}",
@@ -72,6 +74,7 @@ class Settings:
             "steps": self.size.steps,
             "evolution_interval": self.size.evolution_interval,
             "budget": self.budget,
+            "learning_rate": self.learning_rate,
             "overrides": list(self.overrides),
             "base_revision": base_revision(models[-1], None),
         }
@@ -91,7 +94,7 @@ def locked(out: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise StudyError(
-                f"another study (process {file.read().strip()}) writes to {out}; wait for it or choose another directory"
+                f"another study (process {file.read().strip()}) writes to {out}; wait for it or use another directory"
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -206,13 +209,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arms", help="names, separated by spaces or commas (default: those of the size)")
     parser.add_argument("--seeds", type=int, help="(default: that of the size)")
     parser.add_argument("--budget", choices=BUDGETS, default="total", help="what the arms share (default: total)")
+    parser.add_argument("--learning-rate", type=float, help="of all arms (default: that of the size)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, start nothing")
     arguments = parser.parse_args(argv)
     size = SIZES[arguments.size]
     seeds = size.seeds if arguments.seeds is None else arguments.seeds
     if seeds < 1:
         parser.error(f"--seeds must be at least 1, not {seeds}")
-    out, settings = arguments.out.absolute(), Settings(size, arguments.budget, tuple(arguments.overrides))
+    rate = size.learning_rate if arguments.learning_rate is None else arguments.learning_rate
+    out, settings = arguments.out.absolute(), Settings(size, arguments.budget, rate, tuple(arguments.overrides))
     try:
         arms = choose_arms(arguments.arms) if arguments.arms else size.arms
         if arguments.dry_run:

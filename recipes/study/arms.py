@@ -10,18 +10,24 @@ ABLATED = "4t4s"  # the population that ablations change in one point
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How long a study is. The last evolution falls before the last step, so that no child is graded untrained."""
+    """How long a study is, and how fast it learns: a short one has to move in few steps.
+
+    The last evolution falls before the last step, so that no child is graded untrained.
+    """
 
     steps: int
+    learning_rate: float
     seeds: int
     evolution_interval: int  # steps
     arms: tuple[str, ...]
 
 
 SIZES = {
-    "smoke": Size(steps=4, seeds=2, evolution_interval=3, arms=("single", "1t1s", "4t4s")),
-    "short": Size(steps=25, seeds=3, evolution_interval=7, arms=("single", "1t1s", "4t4s")),
-    "overnight": Size(steps=155, seeds=3, evolution_interval=10, arms=("single", "1t1s", "2t2s", "4t4s")),
+    "smoke": Size(steps=4, learning_rate=2e-3, seeds=2, evolution_interval=3, arms=("single", "1t1s", "4t4s")),
+    "short": Size(steps=25, learning_rate=2e-3, seeds=3, evolution_interval=7, arms=("single", "1t1s", "4t4s")),
+    "overnight": Size(
+        steps=155, learning_rate=1e-3, seeds=3, evolution_interval=10, arms=("single", "1t1s", "2t2s", "4t4s")
+    ),
 }
 
 

@@ -94,14 +94,12 @@ def read_measures(path: Path) -> Measures:
     run = load_run(path, task_steps=0)
     if not run.history:
         raise RunDirError(f"{path}: no step has been recorded yet")
-    reader = RunReader(path)
     curriculum = {label: course(series(run)) for label, series in CURRICULUM.items()}
-    heldout = reader.heldout()
     return Measures(
         str(run.config.get("population", {}).get("budget", "")),
         {label: found for label, found in curriculum.items() if found is not None},
-        {decoding: _held_out(heldout, decoding) for decoding in DECODINGS} if heldout else {},
-        _cost(run, reader),
+        {decoding: _held_out(run.heldout, decoding) for decoding in DECODINGS} if run.heldout else {},
+        _cost(run, RunReader(path)),
     )
 
 

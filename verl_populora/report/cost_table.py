@@ -90,6 +90,7 @@ def run_facts(run: RunData) -> Iterator[tuple[str, str]]:
     for name, count in warnings.items():
         if count:
             yield f"warning {name}", f"at {count:.0f} steps"
+    yield from _heldout_facts(run)
     for label, *keys in _INFO:
         value: Any = run.info
         for key in keys:
@@ -98,6 +99,19 @@ def run_facts(run: RunData) -> Iterator[tuple[str, str]]:
             yield label, str(value)
     if run.info.get("versions"):
         yield "versions", ", ".join(f"{name} {version}" for name, version in run.info["versions"].items())
+
+
+def _heldout_facts(run: RunData) -> Iterator[tuple[str, str]]:
+    """Held-out accuracy by decoding, where it was measured."""
+    if not run.heldout:
+        return
+    for decoding, before in run.heldout["before"]["accuracy"].items():
+        after = {member["name"]: member["accuracy"][decoding]["all"] for member in run.heldout["after"]}
+        text = f"before {before['all']:.1%}, after {sum(after.values()) / len(after):.1%}"
+        if len(after) > 1:
+            best, weakest = max(after, key=after.__getitem__), min(after, key=after.__getitem__)
+            text += f" on average, best {after[best]:.1%} ({best}), weakest {after[weakest]:.1%} ({weakest})"
+        yield f"held-out accuracy, {decoding}", text
 
 
 def duration(seconds: float) -> str:

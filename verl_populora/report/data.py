@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from verl_populora.rundir import Record, RunReader
@@ -24,6 +24,7 @@ class RunData:
     lineage: tuple[Record, ...]
     evolutions: tuple[Record, ...]
     proposals: tuple[Record, ...]  # of the last recorded steps
+    heldout: Record = field(default_factory=dict)  # heldout.json; empty where nothing was measured
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -83,6 +84,7 @@ def load_run(path: str | Path, name: str | None = None, task_steps: int = 10) ->
         lineage=_until(last, "birth_step", reader.lineage()),
         evolutions=_until(last, "step", reader.evolution()),
         proposals=tuple(record for step in steps for record in reader.tasks(step)),
+        heldout=reader.heldout(),
     )
 
 
