@@ -139,7 +139,7 @@ def test_a_stopped_command_is_asked_to_end_and_its_children_go_too(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     log = tmp_path / "log"
     while not (log.exists() and "ready" in log.read_text()):
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.communicate()[1]
     process.terminate()
     assert "KeyboardInterrupt" in process.communicate(timeout=30)[1]
     pid = int(log.read_text().split()[-1])
