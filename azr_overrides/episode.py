@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from azr_overrides.rewards.teacher import ProposerReward
 from azr_overrides.tasks.complexity import complexity
+from azr_overrides.tasks.guessing import GuessRule
 from azr_overrides.tasks.parsing import ParseOptions, format_ok, parse_answer, parse_proposal
 from azr_overrides.tasks.prompts import PromptSet
 from azr_overrides.tasks.types import (
@@ -126,6 +127,17 @@ class Rules:
     duplicate_task_reward: float | None  # None: repeats count as tasks
     attempt_reward: Callable[[Verdict], float]
     counted_accuracy: Callable[[float], float]  # what an accuracy counts for in a solve rate
+    guessing: GuessRule = GuessRule()
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """A settled proposal."""
+
+    generation: Generation
+    outcome: Task | Rejection
+    attempts: Sequence["_Attempt"] = ()
+    guess_rate: float | None = None  # see Verifier.guess_rate; None: not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +177,12 @@ class Episode:
             if isinstance(outcome, BaseException):
                 self._drop("proposal", outcome)
                 continue
-            self._account(index, *outcome)
+            self._account(index, outcome)
         return self.result
 
     # ---- one proposal -------------------------------------------------------------------------------------------
 
-    async def _proposal(self, index: int) -> tuple[Generation, Task | Rejection, list[_Attempt]]:
+    async def _proposal(self, index: int) -> _Proposal:
         plan = self.plan
         assert plan.teacher is not None
         messages = self.rules.prompts.proposer(
@@ -183,11 +195,19 @@ class Episode:
         generation = await self.policy(plan.teacher.adapter_id, messages, self._seed(Part.PROPOSE, index))
         task = await self._verify(generation.text, plan.teacher.name)
         if isinstance(task, Rejection):
-            return generation, task, []
+            return _Proposal(generation, task)
+        guess_rate = asyncio.create_task(self._guess_rate(task))  # runs while the student writes
         try:
-            return generation, task, await self._attempts(task, f"p{index}")
+            attempts = await self._attempts(task, f"p{index}")
         except PromptTooLong as error:
-            return generation, Rejection(RejectReason.TOO_LONG, str(error)), []
+            return _Proposal(generation, Rejection(RejectReason.TOO_LONG, str(error)))
+        finally:
+            measured = await guess_rate
+        return _Proposal(generation, task, attempts, measured)
+
+    async def _guess_rate(self, task: Task) -> float | None:
+        variations = self.rules.guessing.variations
+        return await self.rules.verifier.guess_rate(task, variations) if variations else None
 
     async def _verify(self, completion: str, author: str) -> Task | Rejection:
         reference = self.plan.references[0] if self.plan.references else None
@@ -236,46 +256,37 @@ class Episode:
 
     # ---- bookkeeping --------------------------------------------------------------------------------------------
 
-    def _account(
-        self, index: int, generation: Generation, task: Task | Rejection, attempts: Sequence[_Attempt]
-    ) -> None:
+    def _account(self, index: int, proposal: _Proposal) -> None:
         """Turn one settled proposal into samples and a record."""
-        plan = self.plan
+        plan, generation, task, attempts = self.plan, proposal.generation, proposal.outcome, proposal.attempts
         assert plan.teacher is not None
         well_formed = format_ok(generation.text, self.rules.parse.extraction_type)
         infrastructure = isinstance(task, Rejection) and task.reason is RejectReason.UNVERIFIED
         if infrastructure or (isinstance(task, Task) and not attempts):
             # Nothing is known about this proposal's worth, and it is not the teacher's fault.
             self._drop("unrewarded_proposal", task.detail if isinstance(task, Rejection) else "no judged attempt")
-            self.result.records.append(self._record(index, generation, task, attempts, None, well_formed))
+            self.result.records.append(self._record(index, proposal, None, well_formed))
             return
         accuracies = [attempt.verdict.accuracy for attempt in attempts]
         if isinstance(task, Rejection) and task.reason is RejectReason.DUPLICATE:
             reward = float(self.rules.duplicate_task_reward or 0.0)
         else:
             reward = self.rules.proposer_reward(task, accuracies, well_formed, plan.references)
+            reward = self.rules.guessing.discounted(reward, proposal.guess_rate)
         group = Group(plan.episode, plan.teacher.adapter_id, Part.PROPOSE, plan.kind, "t")
         self.result.rows.append(Row(group, index, reward, generation))
         if isinstance(task, Task):
             self.result.tasks.append(task)
             if plan.train_attempts:
                 self.result.rows += self._attempt_rows(task, f"p{index}", attempts)
-        self.result.records.append(self._record(index, generation, task, attempts, reward, well_formed))
+        self.result.records.append(self._record(index, proposal, reward, well_formed))
 
     def _attempt_rows(self, task: Task, name: str, attempts: Sequence[_Attempt]) -> list[Row]:
         group = Group(self.plan.episode, self.plan.student.adapter_id, Part.SOLVE, task.kind, name)
         return [Row(group, attempt.index, attempt.reward, attempt.generation) for attempt in attempts]
 
-    def _record(
-        self,
-        index: int,
-        generation: Generation,
-        task: Task | Rejection,
-        attempts: Sequence[_Attempt],
-        reward: float | None,
-        well_formed: bool,
-    ) -> dict[str, Any]:
-        plan = self.plan
+    def _record(self, index: int, proposal: _Proposal, reward: float | None, well_formed: bool) -> dict[str, Any]:
+        plan, generation, task, attempts = self.plan, proposal.generation, proposal.outcome, proposal.attempts
         assert plan.teacher is not None
         valid = isinstance(task, Task)
         return {
@@ -292,6 +303,7 @@ class Episode:
             "reward": reward,
             "format_ok": well_formed,
             "solve_rate": _mean([self.rules.counted_accuracy(a.verdict.accuracy) for a in attempts]),
+            "guess_rate": proposal.guess_rate,
             "response_tokens": generation.tokens,
             "teacher_version": generation.version,
             "completion": generation.text,
@@ -314,6 +326,7 @@ class Episode:
             "reward": None,
             "format_ok": None,
             "solve_rate": _mean([self.rules.counted_accuracy(a.verdict.accuracy) for a in attempts]),
+            "guess_rate": None,
             "response_tokens": 0,
             "teacher_version": None,
             "completion": "",

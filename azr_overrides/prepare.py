@@ -11,6 +11,7 @@ from omegaconf.errors import MissingMandatoryValue
 
 from azr_overrides.settings import prompt_set
 from azr_overrides.sizes import StepSizes, step_sizes
+from azr_overrides.tasks.guessing import GuessRule
 from azr_overrides.tasks.prompts import CHAT_STYLES, RAW_CHAT_TEMPLATE
 from verl_populora.layout import PopulationLayout
 from verl_populora.trainer import checkpoints
@@ -36,6 +37,7 @@ def prepare(config: DictConfig) -> StepSizes:
     """
     try:
         sizes = step_sizes(config)
+        GuessRule.from_config(config)
         layout = PopulationLayout.build(int(config.population.teachers), int(config.population.students))
     except MissingMandatoryValue as error:
         raise ConfigError(str(error)) from error

@@ -13,6 +13,7 @@ from azr_overrides.rewards.azr import AzrProposerReward, ProposerRewardOptions
 from azr_overrides.rewards.teacher import FailureRateReward, ProposerReward
 from azr_overrides.sandbox import Sandbox, SandboxConfig
 from azr_overrides.seeding import SeedFiles
+from azr_overrides.tasks.guessing import GuessRule
 from azr_overrides.tasks.parsing import ParseOptions
 from azr_overrides.tasks.prompts import PromptSet
 from azr_overrides.tasks.types import Task, TaskKind
@@ -92,6 +93,7 @@ def build_rules(config: DictConfig, sandbox: Sandbox) -> Rules:
         },
         content_max_length=int(selection.content_max_length),
         duplicate_task_reward=config.population.duplicate_task_reward,
+        guessing=GuessRule.from_config(config),
     )
 
 

@@ -48,6 +48,7 @@ def _proposal_metrics(prefix: str, proposals: Sequence[Record]) -> dict[str, flo
     _put(metrics, f"{prefix}/unsolved_rate", [rate == 0.0 for rate in rates])
     _put(metrics, f"{prefix}/solved_rate", [rate == 1.0 for rate in rates])
     _put(metrics, f"{prefix}/mixed_rate", [0.0 < rate < 1.0 for rate in rates])
+    _put(metrics, f"{prefix}/guess_rate", [r["guess_rate"] for r in valid])
     return metrics
 
 

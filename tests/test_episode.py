@@ -10,11 +10,13 @@ from azr_overrides.episode import Episode, EpisodePlan, Generation, Player, Prom
 from azr_overrides.rewards.attempts import counted_accuracy, student_reward
 from azr_overrides.rewards.teacher import FailureRateReward
 from azr_overrides.sandbox import Sandbox, SandboxConfig
+from azr_overrides.tasks.guessing import GuessRule
 from azr_overrides.tasks.parsing import ParseOptions
 from azr_overrides.tasks.prompts import PromptSet
 from azr_overrides.tasks.types import Task, TaskKind
 from azr_overrides.tasks.verification import Verifier
 
+NO_GUESSING = GuessRule()
 TEACHER, STUDENT = Player("teacher1", 1), Player("student1", 2)
 
 
@@ -43,7 +45,7 @@ class Script:
         return Generation(line, tokens=len(line), version=0, sample=object())
 
 
-def run(policy, *, known: Collection[str] = frozenset(), duplicate=-1.0, **changes):
+def run(policy, *, known: Collection[str] = frozenset(), duplicate=-1.0, guessing=NO_GUESSING, **changes):
     plan = EpisodePlan(
         **{
             "episode": "s1e0",
@@ -70,6 +72,7 @@ def run(policy, *, known: Collection[str] = frozenset(), duplicate=-1.0, **chang
                 duplicate_task_reward=duplicate,
                 attempt_reward=student_reward,
                 counted_accuracy=counted_accuracy,
+                guessing=guessing,
             )
             return await Episode(plan, rules, policy, known).run()
 

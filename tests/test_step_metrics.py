@@ -1,7 +1,9 @@
 from azr_overrides.step_metrics import task_metrics
 
 
-def record(teacher: str | None = "t1", valid=True, rate=0.5, accuracies=(1.0, 0.0), kind="code_o", reason=None):
+def record(
+    teacher: str | None = "t1", valid=True, rate=0.5, accuracies=(1.0, 0.0), kind="code_o", reason=None, guess_rate=None
+):
     attempts = [
         {
             "student": "s1",
@@ -18,6 +20,7 @@ def record(teacher: str | None = "t1", valid=True, rate=0.5, accuracies=(1.0, 0.
         "valid": valid,
         "reason": reason,
         "solve_rate": rate if valid else None,
+        "guess_rate": guess_rate,
         "complexity": {"ast_depth": 6, "cyclomatic": 2, "lines": 4, "variables": 1} if valid else None,
         "reward": 1 - rate if valid else -1.0,
         "attempts": attempts if valid else [],
@@ -48,6 +51,12 @@ def test_rates_are_over_the_right_denominators():
     assert metrics["complexity/ast_depth"] == 6.0
     assert metrics["role/teacher/reward"] == (0.5 + 1.0 + 0.0 - 1.0) / 4
     assert metrics["role/student/reward"] == (3 * 1.0 - 3 * 0.5) / 6
+
+
+def test_guess_rates_are_averaged_over_the_tasks_that_have_one():
+    records = [record(guess_rate=0.5), record(guess_rate=1.0), record(), record(valid=False, reason="syntax")]
+    assert task_metrics(records, seat)["tasks/guess_rate"] == 0.75
+    assert "tasks/guess_rate" not in task_metrics([record()], seat)
 
 
 def test_attempts_that_only_measure_are_no_rewards_of_the_student():

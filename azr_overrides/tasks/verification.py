@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from azr_overrides.sandbox import RunRequest, RunResult, Sandbox, Status
 from azr_overrides.sandbox.template.arguments import BadInput, parse_arguments
+from azr_overrides.tasks.guessing import commonest_share, varied_inputs
 from azr_overrides.tasks.policy import DEFAULT_BANNED_WORDS, find_banned, find_nondeterminism, parse_program
 from azr_overrides.tasks.types import (
     Answer,
@@ -133,6 +134,32 @@ class Verifier:
                 return await self._judge_program(task, answer)
             case TaskKind.CODE_E:
                 return _judge_error_name(task, answer)
+
+    async def guess_rate(self, task: Task, variations: int) -> float | None:
+        """How often an answer that ignores the input is right, in [0, 1].
+
+        For code_o, code_e and code_i: the share of varied inputs on which the program returns what it returns on the
+        task's own, where a call that fails returns something else. A random input solves a code_i task that often. For
+        code_f: the share of hidden outputs that equal the commonest shown one.
+
+        Args:
+            variations: inputs to run, at most.
+
+        Returns:
+            None if the inputs can't be varied, or the sandbox lost them.
+        """
+        if task.kind is TaskKind.CODE_F:
+            visible = hidden_split(len(task.outputs))
+            return commonest_share(task.outputs[:visible], task.outputs[visible:])
+        inputs = varied_inputs(task.inputs[0], variations, task.task_id)
+        if not inputs:
+            return None
+        results = await self._sandbox.run(RunRequest(task.program, inputs, FUNCTION))
+        if any(result.status.is_infrastructure for result in results):
+            return None
+        outputs = [self._output(task.kind, result) for result in results]
+        own = task.outputs[0]
+        return sum(isinstance(one, str) and _same_output(task.kind, one, own) for one in outputs) / len(outputs)
 
     def _check_text(self, candidate: Candidate) -> Rejection | None:
         """Everything that can be said about a candidate without running it."""
