@@ -53,6 +53,9 @@ def prepare(config: DictConfig) -> StepSizes:
         lora.population = layout.to_config()
         lora.population_seed = int(config.seed)
         lora.learning_rates = config.population.learning_rates
+        lora.entropy_coeff = config.population.entropy_coeff
+        if any(config.population.entropy_coeff.values()):
+            config.actor_rollout_ref.actor.calculate_entropy = True
         if config.algorithm.adv_estimator is None:
             config.algorithm.adv_estimator = SINGLE_ESTIMATOR if sizes.solver_tasks else POPULATION_ESTIMATOR
         config.run_dir = str(Path(config.run_dir).absolute())

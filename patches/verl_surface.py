@@ -42,6 +42,8 @@ SURFACE = (
     Surface("verl.utils.fsdp_utils:fsdp2_clip_grad_norm_", "parameters max_norm norm_type error_if_nonfinite foreach", "engine.actor"),
     Surface("verl.workers.config.optimizer:build_optimizer", "parameters config", "engine.actor"),
     Surface("verl.workers.engine.base:EngineRegistry.register", "model_type backend device vendor", "engine.actor"),
+    Surface("verl.trainer.ppo.core_algos:agg_loss", "loss_mat loss_mask loss_agg_mode dp_size batch_num_tokens global_batch_size loss_scale_factor", "engine.entropy"),
+    Surface("verl.workers.utils.padding:no_padding_2_padding", "tensor data", "engine.entropy"),
     Surface(f"{_WORKER}.init_model", "self", "engine.worker"),
     Surface(f"{_WORKER}.update_weights", "self global_steps mode", "engine.worker"),
     Surface(f"{_SERVER}.__init__", "self config model_config rollout_mode workers replica_rank node_rank gpus_per_node nnodes cuda_visible_devices disaggregation_role disaggregation_kv_transfer_config", "engine.rollout"),

@@ -1,7 +1,7 @@
 """Build the population engine in this process, and batches for it, as verl's trainer would."""
 
 import os
-from types import SimpleNamespace
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ def init_process_group():
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
 
 
-def make_engine(model, teachers=2, students=2, seed=3, rank=4, learning_rates=None, lr=1e-3, optimizer="AdamW"):
+def make_engine(model, teachers=2, students=2, seed=3, rank=4, learning_rates=None, lr=1e-3, optimizer="AdamW", **lora):
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
 
@@ -39,6 +39,7 @@ def make_engine(model, teachers=2, students=2, seed=3, rank=4, learning_rates=No
             "population": layout.to_config(),
             "population_seed": seed,
             "learning_rates": learning_rates or {},
+            **lora,
         },
     )
     model_config.model_type = "language_model"
@@ -62,7 +63,7 @@ def sample(adapter_id, length, advantage, prompt=6):
     return {"adapter_id": adapter_id, "ids": ids, "prompt": prompt, "advantage": advantage}
 
 
-def batch_of(samples):
+def batch_of(samples, calculate_entropy=False):
     """The TensorDict that verl's worker hands to ``train_batch``."""
     from verl.utils import tensordict_utils as tu
 
@@ -89,7 +90,7 @@ def batch_of(samples):
             "max_token_len_per_gpu": 120,
             "temperature": 1.0,
             "global_batch_size": len(samples),
-            "calculate_entropy": False,
+            "calculate_entropy": calculate_entropy,
             "use_remove_padding": False,
         },
     )
@@ -98,7 +99,7 @@ def batch_of(samples):
 class _Loss:
     """verl's PPO loss with its configuration, as ``functools.partial`` carries it."""
 
-    def __init__(self):
+    def __init__(self, entropy_coeff):
         from functools import partial
 
         from verl.workers.config import FSDPActorConfig
@@ -107,14 +108,11 @@ class _Loss:
         config = FSDPActorConfig(
             strategy="fsdp2", ppo_micro_batch_size_per_gpu=1, loss_agg_mode="token-mean", clip_ratio_high=1e9,
             clip_ratio_low=1.0, clip_ratio=1.0, clip_ratio_c=1e9, rollout_n=1, use_dynamic_bsz=True,
+            entropy_coeff=entropy_coeff,
         )  # fmt: skip
         self.partial = partial(ppo_loss, config=config)
 
 
-_loss = SimpleNamespace(value=None)
-
-
-def ppo_partial():
-    if _loss.value is None:
-        _loss.value = _Loss().partial
-    return _loss.value
+@cache
+def ppo_partial(entropy_coeff=0.0):
+    return _Loss(entropy_coeff).partial

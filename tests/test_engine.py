@@ -32,10 +32,11 @@ def deviation(one, other, start):
     return math.sqrt(difference / movement)
 
 
-def train(engine, samples, steps=3):
+def train(engine, samples, steps=3, entropy_coeff=0.0, calculate_entropy=False):
     for _ in range(steps):
         with engine.train_mode(disable_auto_offload=True):
-            metrics = engine.train_batch(batch_of(samples), ppo_partial())["metrics"]
+            batch = batch_of(samples, calculate_entropy)
+            metrics = engine.train_batch(batch, ppo_partial(entropy_coeff))["metrics"]
     return metrics
 
 
@@ -157,3 +158,24 @@ def test_roles_can_have_their_own_learning_rate():
     rates = {group["seat"]: group["lr"] for group in engine.optimizer.param_groups}
     assert rates["teacher1"] == 1e-5
     assert rates["student1"] != 1e-5
+
+
+def test_roles_can_have_their_own_entropy_bonus():
+    """A role's own coefficient acts as verl's would on this role, and leaves the other alone."""
+    settings = {"optimizer": "SGD", "lr": 0.01}
+    start = make_engine(MODEL, **settings)
+    before = {seat: snapshot(start, seat) for seat in SEATS}
+    train(start, SAMPLES, steps=1)
+    common = make_engine(MODEL, **settings)
+    train(common, SAMPLES, steps=1, entropy_coeff=0.3, calculate_entropy=True)
+    own = make_engine(MODEL, **settings, entropy_coeff={"teacher": 0.3, "student": None})
+    train(own, SAMPLES, steps=1, calculate_entropy=True)
+    assert deviation(snapshot(own, "teacher1"), snapshot(common, "teacher1"), before["teacher1"]) < 1e-4
+    assert deviation(snapshot(own, "student1"), snapshot(start, "student1"), before["student1"]) < 1e-4
+    assert deviation(snapshot(own, "teacher1"), snapshot(start, "teacher1"), before["teacher1"]) > 1e-2
+    lower = make_engine(MODEL, **settings, entropy_coeff={"teacher": 0.0})
+    train(lower, SAMPLES, steps=1, entropy_coeff=0.3, calculate_entropy=True)
+    assert deviation(snapshot(lower, "teacher1"), snapshot(start, "teacher1"), before["teacher1"]) < 1e-4
+    assert deviation(snapshot(lower, "student1"), snapshot(common, "student1"), before["student1"]) < 1e-4
+    with pytest.raises(ValueError, match="calculate_entropy"):
+        train(own, SAMPLES, steps=1)

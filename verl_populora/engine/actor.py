@@ -26,6 +26,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl_populora.adapters.multi_lora import Layout, MultiLora, MultiLoraConfig
 from verl_populora.engine import wire
 from verl_populora.engine.delivery import AdapterReceipt, checksum
+from verl_populora.engine.entropy import EntropyBonus
 from verl_populora.layout import PopulationLayout
 
 ENGINE_VENDOR = "populora"  # chosen with the environment variable VERL_ENGINE_VENDOR
@@ -123,13 +124,25 @@ class PopulationEngine(FSDPEngineWithLMHead):
     # ---- optimiser ----------------------------------------------------------------------------------------------
 
     def train_batch(self, data: TensorDict, loss_function: Callable) -> Any:
-        self._scales = self._gradient_scales(data, loss_function.keywords["config"].loss_agg_mode)
+        config = loss_function.keywords["config"]
+        self._scales = self._gradient_scales(data, config.loss_agg_mode)
+        if extra := self._entropy_coefficients(config.entropy_coeff):
+            loss_function = EntropyBonus(loss_function, extra)
         outputs = super().train_batch(data, loss_function)
         for seat, norm in self._norms.items():
             # Lists, because verl chains the lists of all data-parallel ranks.
             outputs["metrics"][f"member/{seat}/grad_norm"] = [norm]
             outputs["metrics"][f"member/{seat}/skipped_updates"] = [float(not math.isfinite(norm))]
         return outputs
+
+    def _entropy_coefficients(self, common: float) -> dict[int, float]:
+        """What each role's own coefficient adds to the common one, by adapter id; empty if no role has its own."""
+        own = (self.model_config.lora or {}).get("entropy_coeff") or {}
+        return {
+            adapter_id: float(own[str(role)]) - common
+            for adapter_id, role in zip(self.layout.adapter_ids, self.layout.roles, strict=True)
+            if own.get(str(role)) is not None
+        }
 
     def _gradient_scales(self, data: TensorDict, loss_agg_mode: str) -> dict[str, float]:
         """Factor for the gradient of each seat that has samples in this mini-batch, on any rank.
