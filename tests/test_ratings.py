@@ -1,11 +1,13 @@
 """What a match teaches about both players."""
 
 import math
+import sys
 
 import pytest
 import trueskill
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openskill.models import PlackettLuce
 
 from verl_populora.selfplay.ratings import (
     MatchObservation,
@@ -54,7 +56,7 @@ def test_updates_are_the_librarys_wherever_it_is_in_its_range(result, student, t
     assert (new_teacher.mu, new_teacher.sigma) == pytest.approx((rated[1].mu, rated[1].sigma), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["trueskill", "elo"])
+@pytest.mark.parametrize("name", ["trueskill", "openskill", "elo"])
 @given(
     gap=st.sampled_from([0.0, 5.0, 40.0, 1e3, 1e6]),
     sigmas=st.tuples(*[st.sampled_from([1e-6, 0.1, 1.0, 25 / 3])] * 2),
@@ -140,6 +142,28 @@ def test_an_impossible_solve_rate_is_refused(solve_rate):
 def test_bad_settings_are_refused(name, params, message):
     with pytest.raises(ValueError, match=message):
         make_rating_model(name, **params)
+
+
+def test_openskill_moves_ratings_as_the_library_does_and_expects_what_it_predicts():
+    model, library = make_rating_model("openskill"), PlackettLuce(tau=25 / 300)
+    teacher, student = Rating(22.0, 3.0), Rating(27.0, 5.0)
+    teams = [[library.rating(27.0, 5.0)], [library.rating(22.0, 3.0)]]
+    assert model.win_probability(student, teacher) == pytest.approx(library.predict_win(teams)[0], abs=1e-6)
+    for result, ranks in (
+        (MatchResult.WIN, [1.0, 2.0]),
+        (MatchResult.DRAW, [1.0, 1.0]),
+        (MatchResult.LOSS, [2.0, 1.0]),
+    ):
+        (expected_student,), (expected_teacher,) = library.rate(teams, ranks=ranks)
+        new_teacher, new_student = model.rate(teacher, student, result, 0.5, 0.5)
+        assert (new_student.mu, new_student.sigma) == pytest.approx((expected_student.mu, expected_student.sigma))
+        assert (new_teacher.mu, new_teacher.sigma) == pytest.approx((expected_teacher.mu, expected_teacher.sigma))
+
+
+def test_a_missing_openskill_is_named_with_the_way_out(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openskill.models", None)
+    with pytest.raises(ValueError, match="pip install openskill"):
+        make_rating_model("openskill")
 
 
 def test_a_rating_model_of_ones_own_is_used_by_name(monkeypatch):

@@ -55,7 +55,7 @@ def order(names, key) -> list[str]:
     return sorted(names, key=key, reverse=True)
 
 
-@pytest.mark.parametrize("rating_model", ["trueskill", "elo"])
+@pytest.mark.parametrize("rating_model", ["trueskill", "openskill", "elo"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_ratings_recover_the_order_of_strengths_in_each_role(rating_model, seed):
     # Matches of unequal opponents keep all members comparable, so that the order is a matter of evidence alone.

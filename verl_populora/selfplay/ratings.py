@@ -4,6 +4,7 @@ A match is one teacher's tasks of a step against its student. Its outcome is con
 and it is judged against expectation: solving more than expected is a win, even at a low solve rate.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,16 +100,17 @@ class RatingModel(ABC):
         return RatingUpdate(new_teacher, new_student, result, expected)
 
 
-class TrueSkillModel(RatingModel):
-    """TrueSkill (Herbrich, Minka and Graepel 2006) by the library ``trueskill``.
+class GaussianModel(RatingModel):
+    """A belief ``N(mu, sigma^2)`` about every member's strength; a subclass says how a match between two moves it.
 
     The win probability is ``Phi((mu_s - mu_t) / sqrt(2 beta^2 + sigma_s^2 + sigma_t^2))``. A solve rate within
-    ``draw_probability / 2`` of it is a draw: that is the band of outcomes which the model itself calls a draw between
+    ``draw_probability / 2`` of it is a draw: that is the band of outcomes which TrueSkill itself calls a draw between
     equals.
     """
 
     # Beyond this gap, in standard deviations of the performance difference, an upset carries no more information than
-    # at it: the update saturates, and the library's tail formulas, which lose all digits there, are not reached.
+    # at it: the update saturates, and the libraries' tail formulas, which lose all digits or overflow there, are not
+    # reached.
     _MAX_GAP = 4.0
 
     def __init__(
@@ -128,15 +130,14 @@ class TrueSkillModel(RatingModel):
             raise ValueError(f"tau must not be negative, got {tau}")
         if not 0.0 < draw_probability < 1.0:
             raise ValueError(f"draw_probability must lie between 0 and 1, not {draw_probability}")
-        self.draw_probability = draw_probability
-        self._environment = trueskill.TrueSkill(mu, sigma, beta, tau, draw_probability)
+        self.beta, self.tau, self.draw_probability = beta, tau, draw_probability
+        self._initial = Rating(mu, sigma)
 
     def initial(self) -> Rating:
-        return Rating(self._environment.mu, self._environment.sigma)
+        return self._initial
 
     def win_probability(self, student: Rating, teacher: Rating) -> float:
-        gap = (student.mu - teacher.mu) / self._spread(teacher, student)
-        return min(1.0, max(0.0, float(self._environment.cdf(gap))))
+        return 0.5 * math.erfc((teacher.mu - student.mu) / self._spread(teacher, student) / math.sqrt(2.0))
 
     def judge(self, expected: float, solve_rate: float) -> MatchResult:
         if abs(solve_rate - expected) <= self.draw_probability / 2:
@@ -149,15 +150,32 @@ class TrueSkillModel(RatingModel):
         limit = self._MAX_GAP * self._spread(teacher, student)
         gap = min(limit, max(-limit, student.mu - teacher.mu))
         # Updates depend on the means only through their difference, so they may be taken at a shifted mean.
-        winner, loser = Rating(gap, student.sigma), Rating(0.0, teacher.sigma)
+        shifted, origin = Rating(gap, student.sigma), Rating(0.0, teacher.sigma)
         if result is MatchResult.LOSS:
-            new_teacher, new_student = self._play(loser, winner, drawn=False)
+            new_teacher, new_student = self._play(origin, shifted, drawn=False)
         else:
-            new_student, new_teacher = self._play(winner, loser, drawn=result is MatchResult.DRAW)
+            new_student, new_teacher = self._play(shifted, origin, drawn=result is MatchResult.DRAW)
         return (
             Rating(teacher.mu + new_teacher.mu, new_teacher.sigma),
             Rating(student.mu + new_student.mu - gap, new_student.sigma),
         )
+
+    @abstractmethod
+    def _play(self, first: Rating, second: Rating, drawn: bool) -> tuple[Rating, Rating]:
+        """Both ratings after ``first`` beat ``second``, or drew with it."""
+
+    def _spread(self, teacher: Rating, student: Rating) -> float:
+        """Standard deviation of the difference of the two performances."""
+        return (2 * self.beta**2 + student.sigma**2 + teacher.sigma**2) ** 0.5
+
+
+class TrueSkillModel(GaussianModel):
+    """TrueSkill (Herbrich, Minka and Graepel 2006) by the library ``trueskill``."""
+
+    def __init__(self, **params: float):
+        super().__init__(**params)  # pyright: ignore[reportArgumentType]
+        mu, sigma = self._initial.mu, self._initial.sigma
+        self._environment = trueskill.TrueSkill(mu, sigma, self.beta, self.tau, self.draw_probability)
 
     def _play(self, first: Rating, second: Rating, drawn: bool) -> tuple[Rating, Rating]:
         rated = trueskill.rate_1vs1(
@@ -168,9 +186,28 @@ class TrueSkillModel(RatingModel):
         )
         return Rating(rated[0].mu, rated[0].sigma), Rating(rated[1].mu, rated[1].sigma)
 
-    def _spread(self, teacher: Rating, student: Rating) -> float:
-        """Standard deviation of the difference of the two performances."""
-        return (2 * self._environment.beta**2 + student.sigma**2 + teacher.sigma**2) ** 0.5
+
+class OpenSkillModel(GaussianModel):
+    """The Bayesian approximation of Weng and Lin (2011), Plackett-Luce variant, by the library ``openskill``.
+
+    ``openskill`` is optional: it is imported when the model is made, and ``ValueError`` says how to install it.
+    """
+
+    def __init__(self, **params: float):
+        super().__init__(**params)  # pyright: ignore[reportArgumentType]
+        try:
+            from openskill.models import PlackettLuce
+        except ImportError as error:
+            raise ValueError(
+                "the rating model 'openskill' needs the package openskill, which is not installed: "
+                "`pip install openskill==6.2.0`, or choose another population.rating.name"
+            ) from error
+        self._library = PlackettLuce(self._initial.mu, self._initial.sigma, self.beta, tau=self.tau)
+
+    def _play(self, first: Rating, second: Rating, drawn: bool) -> tuple[Rating, Rating]:
+        teams = [[self._library.rating(one.mu, one.sigma)] for one in (first, second)]
+        (one,), (other,) = self._library.rate(teams, ranks=[1.0, 1.0 if drawn else 2.0])
+        return Rating(one.mu, one.sigma), Rating(other.mu, other.sigma)
 
 
 class EloModel(RatingModel):
@@ -215,7 +252,11 @@ class EloModel(RatingModel):
         return Rating(teacher.mu - change, 0.0), Rating(student.mu + change, 0.0)
 
 
-_RATING_MODELS: dict[str, Callable[..., RatingModel]] = {"trueskill": TrueSkillModel, "elo": EloModel}
+_RATING_MODELS: dict[str, Callable[..., RatingModel]] = {
+    "trueskill": TrueSkillModel,
+    "openskill": OpenSkillModel,
+    "elo": EloModel,
+}
 
 
 def register_rating_model(name: str, factory: Callable[..., RatingModel]) -> None:
