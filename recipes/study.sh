@@ -8,7 +8,7 @@
 #   STUDY_ARMS     which arms, e.g. "single 4t4s 4t4s-no-evolution ablations"   (default: single 1t1s 4t4s; overnight
 #                  also 2t2s; a wrong name lists all)
 #   STUDY_SEEDS    how many seeds   (default: 3; smoke 2)
-#   STUDY_LR       learning rate of all arms   (default: 2e-3; overnight 1e-3)
+#   STUDY_LR       learning rate of all arms   (default: 5e-3; overnight 1e-3)
 #   STUDY_BUDGET   total: all arms generate as many samples a step; per_adapter: each adapter as many as the single
 #                  agent's one   (default total)
 #

@@ -23,8 +23,8 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size(steps=4, learning_rate=2e-3, seeds=2, evolution_interval=3, arms=("single", "1t1s", "4t4s")),
-    "short": Size(steps=25, learning_rate=2e-3, seeds=3, evolution_interval=7, arms=("single", "1t1s", "4t4s")),
+    "smoke": Size(steps=4, learning_rate=5e-3, seeds=2, evolution_interval=3, arms=("single", "1t1s", "4t4s")),
+    "short": Size(steps=25, learning_rate=5e-3, seeds=3, evolution_interval=7, arms=("single", "1t1s", "4t4s")),
     "overnight": Size(
         steps=155, learning_rate=1e-3, seeds=3, evolution_interval=10, arms=("single", "1t1s", "2t2s", "4t4s")
     ),
