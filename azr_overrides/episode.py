@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from azr_overrides.records import task_fields
 from azr_overrides.rewards.teacher import ProposerReward
-from azr_overrides.tasks.complexity import complexity
 from azr_overrides.tasks.guessing import GuessRule
 from azr_overrides.tasks.parsing import ParseOptions, format_ok, parse_answer, parse_proposal
 from azr_overrides.tasks.prompts import PromptSet
@@ -79,15 +79,15 @@ class Player:
 class EpisodePlan:
     """What the trainer asks an episode to do. Exactly one of ``references`` and ``task`` matters.
 
-    With ``task`` set the teacher writes nothing: the student attempts that task (the baseline's solver samples).
+    With ``task`` set the teacher writes nothing: the students attempt that task (the baseline's solver samples).
     """
 
     episode: str  # no "_"; unique in a step
     step: int
     seed: int
     kind: TaskKind
-    student: Player
-    attempts: int  # at each valid task
+    students: tuple[Player, ...]  # distinct
+    attempts: int  # of each student at each valid task
     teacher: Player | None = None
     proposals: int = 0  # drawn from one prompt
     references: tuple[Task, ...] = ()
@@ -142,7 +142,8 @@ class _Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    index: int
+    student: Player
+    index: int  # in the episode's attempts at the task
     answer: str
     verdict: Verdict
     reward: float
@@ -231,7 +232,11 @@ class Episode:
         """
         messages = self.rules.prompts.solver(task)
         outcomes = await asyncio.gather(
-            *(self._attempt(task, messages, group, index) for index in range(self.plan.attempts)),
+            *(
+                self._attempt(task, messages, group, student, place * self.plan.attempts + index)
+                for place, student in enumerate(self.plan.students)
+                for index in range(self.plan.attempts)
+            ),
             return_exceptions=True,
         )
         attempts = []
@@ -246,13 +251,13 @@ class Episode:
                 attempts.append(outcome)
         return attempts
 
-    async def _attempt(self, task: Task, messages: list[Message], group: str, index: int) -> _Attempt:
+    async def _attempt(self, task: Task, messages: list[Message], group: str, student: Player, index: int) -> _Attempt:
         seed = self._seed(Part.SOLVE, group, index)
         limit = self.rules.content_max_length
-        generation = await self.policy(self.plan.student.adapter_id, messages, seed, limit)
+        generation = await self.policy(student.adapter_id, messages, seed, limit)
         answer = parse_answer(task.kind, generation.text, self._attempt_options)
         verdict = await self.rules.verifier.judge(task, answer)
-        return _Attempt(index, answer.text, verdict, self.rules.attempt_reward(verdict), generation)
+        return _Attempt(student, index, answer.text, verdict, self.rules.attempt_reward(verdict), generation)
 
     # ---- bookkeeping --------------------------------------------------------------------------------------------
 
@@ -282,8 +287,16 @@ class Episode:
         self.result.records.append(self._record(index, proposal, reward, well_formed))
 
     def _attempt_rows(self, task: Task, name: str, attempts: Sequence[_Attempt]) -> list[Row]:
-        group = Group(self.plan.episode, self.plan.student.adapter_id, Part.SOLVE, task.kind, name)
-        return [Row(group, attempt.index, attempt.reward, attempt.generation) for attempt in attempts]
+        """Each student's attempts are a group of their own: its baseline is the student's mean, not the others'."""
+        return [
+            Row(
+                Group(self.plan.episode, attempt.student.adapter_id, Part.SOLVE, task.kind, name),
+                attempt.index,
+                attempt.reward,
+                attempt.generation,
+            )
+            for attempt in attempts
+        ]
 
     def _record(self, index: int, proposal: _Proposal, reward: float | None, well_formed: bool) -> dict[str, Any]:
         plan, generation, task, attempts = self.plan, proposal.generation, proposal.outcome, proposal.attempts
@@ -295,11 +308,11 @@ class Episode:
             "index": index,
             "kind": str(plan.kind),
             "teacher": plan.teacher.name,
-            "student": plan.student.name,
+            "student": self._student_names(),
             "valid": valid,
             "reason": None if valid else str(task.reason),
             "detail": "" if valid else task.detail,
-            **(_task_fields(task) if valid else _NO_TASK),
+            **task_fields(task if valid else None),
             "reward": reward,
             "format_ok": well_formed,
             "solve_rate": _mean([self.rules.counted_accuracy(a.verdict.accuracy) for a in attempts]),
@@ -318,11 +331,11 @@ class Episode:
             "index": None,
             "kind": str(task.kind),
             "teacher": None,
-            "student": self.plan.student.name,
+            "student": self._student_names(),
             "valid": True,
             "reason": None,
             "detail": "from the buffer",
-            **_task_fields(task),
+            **task_fields(task),
             "reward": None,
             "format_ok": None,
             "solve_rate": _mean([self.rules.counted_accuracy(a.verdict.accuracy) for a in attempts]),
@@ -335,7 +348,7 @@ class Episode:
 
     def _attempt_record(self, attempt: _Attempt) -> dict[str, Any]:
         return {
-            "student": self.plan.student.name,
+            "student": attempt.student.name,
             "answer": attempt.answer,
             "outcome": str(attempt.verdict.outcome),
             "accuracy": attempt.verdict.accuracy,
@@ -347,6 +360,9 @@ class Episode:
             "completion": attempt.generation.text,
         }
 
+    def _student_names(self) -> str:
+        return ", ".join(student.name for student in self.plan.students)
+
     def _seed(self, *path: object) -> int:
         """Seed of one completion's random stream; depends on the run, the step and the place in the episode only."""
         text = "/".join(map(str, (self.plan.seed, self.plan.step, self.plan.episode, *path)))
@@ -356,39 +372,6 @@ class Episode:
         self.result.drops[what] += 1
         # verl sets the root logger to ERROR in the rollout's processes; a loss must be seen there too.
         logger.error("step %d, episode %s: dropped %s: %r", self.plan.step, self.plan.episode, what, why)
-
-
-_NO_TASK: dict[str, Any] = {
-    "task_id": None,
-    "program": "",
-    "inputs": [],
-    "outputs": [],
-    "imports": [],
-    "original_program": "",
-    "composites": [],
-    "message": "",
-    "complexity": None,
-}
-
-
-def _task_fields(task: Task) -> dict[str, Any]:
-    measured = complexity(task.program)
-    return {
-        "task_id": task.task_id,
-        "program": task.program,
-        "inputs": list(task.inputs),
-        "outputs": list(task.outputs),
-        "imports": list(task.imports),
-        "original_program": task.original_program,
-        "composites": list(task.composites),
-        "message": task.message,
-        "complexity": {
-            "ast_depth": measured.ast_depth,
-            "cyclomatic": measured.cyclomatic,
-            "lines": measured.lines,
-            "variables": measured.variables,
-        },
-    }
 
 
 def _mean(values: Sequence[float]) -> float | None:

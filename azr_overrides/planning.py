@@ -45,14 +45,17 @@ class Planner:
         self.seed = seed
 
     def population_step(self, step: int, matches: Sequence[Match], members: Mapping[str, Member]) -> list[EpisodePlan]:
-        """Episodes of every match: each teacher writes for its student."""
-        plans = []
+        """Episodes of every teacher: it writes for the students of its matches."""
+        opponents: dict[str, list[Player]] = {}
         for match in matches:
-            teacher, student = _player(members[match.teacher]), _player(members[match.student])
+            opponents.setdefault(match.teacher, []).append(_player(members[match.student]))
+        plans = []
+        for seat, students in opponents.items():
+            teacher = _player(members[seat])
             for prompt in range(self.sizes.prompts_per_teacher):
                 # Kinds take turns over prompts and steps, so that few prompts a step still cover all of them.
                 kind = self.kinds[(step * self.sizes.prompts_per_teacher + prompt) % len(self.kinds)]
-                plans.append(self._proposing(step, len(plans), kind, teacher, student, train_attempts=True))
+                plans.append(self._proposing(step, len(plans), kind, teacher, tuple(students), train_attempts=True))
         return plans
 
     def single_step(self, step: int, agent: Member) -> list[EpisodePlan]:
@@ -65,7 +68,7 @@ class Planner:
         plans: list[EpisodePlan] = []
         for kind in self.kinds if step > self.solver_only_steps else ():
             for _ in range(per_kind):
-                plans.append(self._proposing(step, len(plans), kind, player, player, train_attempts=False))
+                plans.append(self._proposing(step, len(plans), kind, player, (player,), train_attempts=False))
         for kind in self.kinds:
             for task in self.buffers.solver_tasks(kind, self.sizes.solver_tasks // len(self.kinds), step, self.rng):
                 plans.append(
@@ -74,7 +77,7 @@ class Planner:
                         step=step,
                         seed=self.seed,
                         kind=kind,
-                        student=player,
+                        students=(player,),
                         attempts=1,
                         task=task,
                     )
@@ -82,7 +85,13 @@ class Planner:
         return plans
 
     def _proposing(
-        self, step: int, number: int, kind: TaskKind, teacher: Player, student: Player, train_attempts: bool
+        self,
+        step: int,
+        number: int,
+        kind: TaskKind,
+        teacher: Player,
+        students: tuple[Player, ...],
+        train_attempts: bool,
     ) -> EpisodePlan:
         references = self.buffers.references(kind, 1 if kind is TaskKind.CODE_F else self.references, self.rng)
         # A code_f proposer writes no program, so it has nothing to call helpers from.
@@ -92,7 +101,7 @@ class Planner:
             step=step,
             seed=self.seed,
             kind=kind,
-            student=student,
+            students=students,
             attempts=self.sizes.attempts,
             teacher=teacher,
             proposals=self.sizes.proposals_per_prompt,

@@ -111,6 +111,7 @@ def population_rules(config: DictConfig) -> PopulationRules:
         rating_params=_plain(population.rating.params),
         fitness=population.fitness.name,
         fitness_params=_plain(population.fitness.params),
+        students_per_task=int(population.students_per_task),
         evolution=EvolutionConfig.from_mapping(_plain(population.evolution)),
         rank=int(model.lora_rank),
         alpha=float(model.lora_alpha),

@@ -4,11 +4,11 @@ With ``B = data.train_batch_size``, ``K`` task kinds and ``n = azr.reward.n_samp
 generates ``P = B K`` proposals, ``n`` attempts at each of them to estimate its reward, and ``P`` attempts at tasks from
 the buffers: ``G = P (1 + n) + P`` samples, all by one adapter.
 
-A population of ``T`` teachers and ``M`` students writes ``p`` proposals a teacher and makes ``a`` attempts at each:
-``T p (1 + a)`` samples. ``budget=per_adapter`` sets this to ``G (T + M)``, so that an adapter generates as much as the
-baseline's does, on average over the roles; ``budget=total`` sets it to ``G``. Every adapter makes one optimiser step a
-step in either case. Samples of invalid proposals need no attempts, so the budgets are upper bounds; what was really
-generated and trained is in the metrics.
+A population of ``T`` teachers and ``M`` students writes ``p`` proposals a teacher, and ``s`` students make ``a``
+attempts each at every one: ``T p (1 + s a)`` samples. ``budget=per_adapter`` sets this to ``G (T + M)``, so that an
+adapter generates as much as the baseline's does, on average over the roles; ``budget=total`` sets it to ``G``. Every
+adapter makes one optimiser step a step in either case. Samples of invalid proposals need no attempts, so the budgets
+are upper bounds; what was really generated and trained is in the metrics.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class StepSizes:
 
     proposals_per_teacher: int
     proposals_per_prompt: int  # the group of one baseline
-    attempts: int  # at each valid task
+    attempts: int  # of each student at each valid task
     solver_tasks: int  # tasks from the buffers, single agent only; otherwise 0
 
     @property
@@ -55,11 +55,16 @@ def step_sizes(config: DictConfig) -> StepSizes:
     attempts = samples if population.attempts is None else int(population.attempts)
     if attempts < 1:
         raise ValueError(f"population.attempts must be at least 1, not {attempts}")
+    opponents = int(population.students_per_task)
+    if not 1 <= opponents <= students:
+        raise ValueError(
+            f"population.students_per_task is {opponents}, but a task goes to 1 to {students} different students"
+        )
     if population.proposals_per_teacher is None:
         generated = proposals * (1 + samples) + proposals
         if population.budget == "per_adapter":
             generated *= teachers + students
-        wanted = generated / (teachers * (1 + attempts))
+        wanted = generated / (teachers * (1 + opponents * attempts))
     else:
         wanted = float(population.proposals_per_teacher)
     group = int(population.proposals_per_prompt)

@@ -1,8 +1,13 @@
-"""Metrics of one step's proposals and attempts, from the records that are also written to the run directory."""
+"""What one step's proposals and attempts say, from the records that are also written to the run directory: metrics, and
+the outcome of matches.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from azr_overrides.rewards.teacher import solve_rate
+from verl_populora.selfplay.ratings import MatchObservation
 
 Record = Mapping[str, Any]
 
@@ -37,6 +42,21 @@ def task_metrics(records: Sequence[Record], seat_of: Callable[[str], str]) -> di
     for measure in ("ast_depth", "cyclomatic", "lines", "variables"):
         _put(metrics, f"complexity/{measure}", [r["complexity"][measure] for r in proposals if r["valid"]])
     return metrics
+
+
+def match_observation(records: Sequence[Record], student: str, code_f_reward_type: str) -> MatchObservation:
+    """How one student did against a teacher.
+
+    Args:
+        records: the teacher's proposals of the step.
+        student: its name; other students' attempts at the same tasks are not its own.
+    """
+    valid = [r for r in records if r["valid"]]
+    accuracies = [[a["accuracy"] for a in r["attempts"] if a["student"] == student] for r in valid]
+    rates = [solve_rate(tried, code_f_reward_type) for tried in accuracies if tried]
+    return MatchObservation(
+        solve_rate=_mean(rates) if rates else None, valid_tasks=len(valid), attempts=sum(map(len, accuracies))
+    )
 
 
 def _proposal_metrics(prefix: str, proposals: Sequence[Record]) -> dict[str, float]:

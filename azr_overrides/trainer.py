@@ -25,7 +25,7 @@ from azr_overrides.rewards.azr import passes_filter
 from azr_overrides.runinfo import read_tasks, seed_file
 from azr_overrides.settings import make_buffers, population_rules, task_kinds
 from azr_overrides.sizes import step_sizes
-from azr_overrides.step_metrics import task_metrics
+from azr_overrides.step_metrics import match_observation, task_metrics
 from azr_overrides.tasks.composites import CompositeSchedule
 from azr_overrides.tasks.coverage import CoverageTracker
 from azr_overrides.tasks.types import RejectReason, Task, TaskKind
@@ -35,7 +35,6 @@ from verl_populora.population import Population
 from verl_populora.rundir import RunReader
 from verl_populora.selfplay.groups import Group, Part
 from verl_populora.selfplay.matchmaking import Match
-from verl_populora.selfplay.ratings import MatchObservation
 from verl_populora.trainer.batch import real_rows
 from verl_populora.trainer.population_trainer import PopulationTrainer
 
@@ -52,6 +51,7 @@ class AzrTrainer(PopulationTrainer):
     def __init__(self, config: DictConfig):
         self.sizes = step_sizes(config)
         self.duplicate_reward: float | None = config.population.duplicate_task_reward
+        self.code_f_reward_type: str = config.azr.reward.code_f_reward_type
         self.program_filter: str = config.azr.data_selection_strategy.valid_program_filter
         self.coverage = CoverageTracker()
         self.buffers: TaskBuffers = make_buffers(config, read_tasks(seed_file(config)))
@@ -191,13 +191,8 @@ class AzrTrainer(PopulationTrainer):
             own = [r for r in records if r["teacher"] == name and r["reward"] is not None]
             if not own:
                 continue
-            valid = [r for r in own if r["valid"]]
-            rates = [r["solve_rate"] for r in valid]
-            observation = MatchObservation(
-                solve_rate=float(np.mean(rates)) if rates else None,
-                valid_tasks=len(valid),
-                attempts=sum(len(r["attempts"]) for r in valid),
-            )
+            student = self.population.members[match.student].name
+            observation = match_observation(own, student, self.code_f_reward_type)
             outcome = self.population.record_match(match, observation)
             outcomes.append({"step": self.global_steps, "tasks": len(own), **outcome})
         return outcomes

@@ -17,7 +17,7 @@ from azr_overrides.tasks.types import Task, TaskKind
 from azr_overrides.tasks.verification import Verifier
 
 NO_GUESSING = GuessRule()
-TEACHER, STUDENT = Player("teacher1", 1), Player("student1", 2)
+TEACHER, STUDENT, OTHER = Player("teacher1", 1), Player("student1", 2), Player("student2", 3)
 
 
 def answer(text: str) -> str:
@@ -32,7 +32,8 @@ class Script:
     """A policy that says the next line of each member's script; a line may be an exception to raise."""
 
     def __init__(self, **lines):
-        self.lines = {1: list(lines.get("teacher", [])), 2: list(lines.get("student", []))}
+        names = {1: "teacher", 2: "student", 3: "other"}
+        self.lines = {adapter_id: list(lines.get(name, [])) for adapter_id, name in names.items()}
         self.seeds = defaultdict(list)
         self.order = []
 
@@ -52,7 +53,7 @@ def run(policy, *, known: Collection[str] = frozenset(), duplicate=-1.0, guessin
             "step": 1,
             "seed": 7,
             "kind": TaskKind.CODE_O,
-            "student": STUDENT,
+            "students": (STUDENT,),
             "attempts": 2,
             "teacher": TEACHER,
             "proposals": 1,
@@ -208,3 +209,17 @@ def test_a_verified_task_is_solved_while_another_proposal_is_still_being_written
 
     result = run(Slow(teacher=[proposal(), proposal("return x * 2 + 0")], student=[right] * 4), proposals=2)
     assert len(rewards(result, "solve")) == 4
+
+
+def test_several_students_try_the_same_task_and_are_told_apart():
+    right, wrong = answer("```output\n6\n```"), answer("```output\n7\n```")
+    policy = Script(teacher=[proposal()], student=[right, wrong], other=[wrong, wrong])
+    result = run(policy, students=(STUDENT, OTHER))
+    assert rewards(result, "propose") == [0.75]  # one of four attempts solved it
+    solved = [row for row in result.rows if row.group.part == "solve"]
+    assert [(row.group.adapter_id, row.reward) for row in solved] == [(2, 1.0), (2, -0.5), (3, -0.5), (3, -0.5)]
+    assert len({row.group.uid for row in solved}) == 2
+    (record,) = result.records
+    assert record["student"] == "student1, student2"
+    assert [attempt["student"] for attempt in record["attempts"]] == ["student1"] * 2 + ["student2"] * 2
+    assert len({*policy.seeds[2], *policy.seeds[3]}) == 4

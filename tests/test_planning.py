@@ -44,8 +44,19 @@ def test_every_match_gets_its_prompts():
     assert len({plan.episode for plan in plans}) == len(plans)
     for plan, match in zip(plans, [m for m in matches for _ in range(2)], strict=True):
         assert plan.teacher is not None
-        assert (plan.teacher.name, plan.student.name) == (match.teacher, match.student)
+        assert (plan.teacher.name, *(student.name for student in plan.students)) == (match.teacher, match.student)
         assert (plan.proposals, plan.attempts, plan.train_attempts) == (4, 3, True)
+
+
+def test_a_teachers_tasks_go_to_all_its_students():
+    population = Population(PopulationLayout.build(2, 3), PopulationRules(students_per_task=2), seed=1)
+    matches = population.make_matches(1)
+    plans = planner(SIZES).population_step(1, matches, population.members)
+    assert len(plans) == 2 * 2
+    for plan in plans:
+        assert plan.teacher is not None
+        expected = [match.student for match in matches if match.teacher == plan.teacher.name]
+        assert [student.name for student in plan.students] == expected and len(expected) == 2
 
 
 def test_few_prompts_a_step_still_cover_all_kinds():
@@ -66,7 +77,7 @@ def test_the_single_agent_proposes_and_solves_what_is_in_the_buffers():
     plans = planner(SINGLE).single_step(1, POPULATION.members["teacher1"])
     proposing, solving = [p for p in plans if p.task is None], [p for p in plans if p.task is not None]
     assert len(proposing) == 6 and len(solving) == 9
-    assert all(p.teacher == p.student and not p.train_attempts for p in proposing)
+    assert all((p.teacher,) == p.students and not p.train_attempts for p in proposing)
     assert all(p.attempts == 1 and p.teacher is None for p in solving)
 
 

@@ -92,3 +92,14 @@ def test_a_member_that_has_earned_nothing_yet_counts_as_the_worst():
     one.record_reward("teacher1", 0.5)
     one.record_reward("student1", -0.5)
     assert one.fitness()["student2"] == -0.5
+
+
+def test_a_teacher_meets_several_different_students_a_step():
+    three = population(2, 3, rules=PopulationRules(students_per_task=3))
+    for step in range(1, 6):
+        matches = three.make_matches(step)
+        for teacher in ("teacher1", "teacher2"):
+            met = [match.student for match in matches if match.teacher == teacher]
+            assert sorted(met) == ["student1", "student2", "student3"]
+    one, plain = (population(4, 4, rules=PopulationRules(students_per_task=count)) for count in (2, 1))
+    assert one.make_matches(1)[:4] == plain.make_matches(1)

@@ -12,6 +12,7 @@ def config(**population):
         "proposals_per_teacher": None,
         "proposals_per_prompt": 4,
         "attempts": None,
+        "students_per_task": 1,
     }
     return OmegaConf.create(
         {
@@ -69,3 +70,11 @@ def test_too_small_a_shared_budget_is_refused():
     small.data.train_batch_size = 2
     with pytest.raises(ValueError, match=r"data\.train_batch_size"):
         step_sizes(small)
+
+
+def test_every_students_attempts_count():
+    one, two = (step_sizes(config(students_per_task=count, proposals_per_prompt=2)) for count in (1, 2))
+    assert one.proposals_per_teacher * (1 + 8) == pytest.approx(two.proposals_per_teacher * (1 + 16), rel=0.05)
+    for wrong in (0, 3):
+        with pytest.raises(ValueError, match="1 to 2 different students"):
+            step_sizes(config(students_per_task=wrong))

@@ -1,4 +1,5 @@
-from azr_overrides.step_metrics import task_metrics
+from azr_overrides.step_metrics import match_observation, task_metrics
+from verl_populora.selfplay.ratings import MatchObservation
 
 
 def record(
@@ -78,3 +79,13 @@ def test_solver_tasks_of_the_single_agent_are_not_proposals():
     metrics = task_metrics([record(teacher=None, accuracies=(1.0,))], seat)
     assert metrics["tasks/proposed"] == 0
     assert metrics["student/student1/solve_rate"] == 1.0
+
+
+def test_a_match_counts_its_own_students_attempts():
+    both = record(accuracies=(1.0, 1.0))
+    both["attempts"] += [{"student": "s2", "accuracy": accuracy} for accuracy in (0.5, 1.0)]
+    records = [both, record(accuracies=(1.0, 0.0)), record(valid=False, reason="syntax")]
+    assert match_observation(records, "s1", "binary") == MatchObservation(0.75, 2, 4)
+    assert match_observation(records, "s2", "binary") == MatchObservation(0.5, 2, 2)
+    assert match_observation(records, "s2", "accuracy") == MatchObservation(0.75, 2, 2)
+    assert match_observation(records, "s3", "binary") == MatchObservation(None, 2, 0)

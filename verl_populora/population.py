@@ -28,6 +28,7 @@ class PopulationRules:
     rating_params: Mapping[str, Any] | None = None
     fitness: str = "conservative_rating"
     fitness_params: Mapping[str, Any] | None = None
+    students_per_task: int = 1  # matches of each teacher a step
     evolution: EvolutionConfig = EvolutionConfig(enabled=False)
     rank: int | None = None  # of the adapters; children get it whatever their parents have
     alpha: float | None = None
@@ -65,11 +66,21 @@ class Population:
     # ---- matches ------------------------------------------------------------------------------------------------
 
     def make_matches(self, step: int) -> list[Match]:
-        """One student for every teacher; seats as names. Empty for the single agent."""
+        """Distinct students for every teacher; seats as names. Empty for the single agent.
+
+        All teachers draw their first student together, as the matchmaker spreads them; each further one is drawn by
+        the same rule from those that the teacher has not met in this step.
+        """
         if not self.is_rated:
             return []
         teachers, students = self.layout.with_role(Role.TEACHER), self.layout.with_role(Role.STUDENT)
-        return self._matchmaker.pair(teachers, students, self._win_probability, self._match_rng, step)
+        matches = self._matchmaker.pair(teachers, students, self._win_probability, self._match_rng, step)
+        for _ in range(1, self.rules.students_per_task):
+            for teacher in teachers:
+                met = {match.student for match in matches if match.teacher == teacher}
+                others = [student for student in students if student not in met]
+                matches += self._matchmaker.pair([teacher], others, self._win_probability, self._match_rng, step)
+        return matches
 
     def record_match(self, match: Match, observation: MatchObservation) -> dict[str, Any]:
         """Update both ratings; returns what ``matches.jsonl`` says of the outcome."""
