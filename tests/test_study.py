@@ -257,12 +257,13 @@ def test_the_recipe_plans_and_refuses_what_it_cannot_do(tmp_path):
         return subprocess.run(command, text=True, capture_output=True, env=variables, cwd=tmp_path)
 
     if (ROOT / ".venv/bin/python").exists():
-        planned = recipe(
-            "out", "seed=9", "--dry-run", STUDY_ARMS="4t4s-uniform", STUDY_SEEDS="2", STUDY_SIZE="overnight"
-        )
+        settings = {"STUDY_ARMS": "4t4s-uniform", "STUDY_SEEDS": "2", "STUDY_SIZE": "overnight"}
+        planned = recipe("out", "azr.reward.n_samples=6", "--dry-run", **settings)
         lines = planned.stdout.splitlines()
         assert planned.returncode == 0 and len(lines) == 2, planned.stderr
         assert f"run_dir={tmp_path}/out/4t4s-uniform-seed2" in lines[1] and "total_training_steps=155" in lines[1]
+        assert "n_samples=6" in lines[1]
+        assert "can't be an override" in recipe("out", "seed=9", "--dry-run").stderr
         assert "there is no arm '3t3s'" in recipe("out", "--dry-run", STUDY_ARMS="3t3s").stderr
     assert recipe().returncode == 2 and recipe("population=4t4s").returncode == 2
     assert "STUDY_SIZE" in recipe("--help").stdout

@@ -32,6 +32,15 @@ from verl_populora.rundir import HELDOUT, RunDirError, RunReader
 
 OK, FAILED, BAD_SETTINGS, STOPPED = 0, 1, 2, 75
 MODEL_KEY = "actor_rollout_ref.model.path="
+# What sizes, arms and seeds decide; an override of it would be lost.
+RESERVED = {
+    "population",
+    "population.budget",
+    "population.evolution.interval",
+    "trainer.total_training_steps",
+    "seed",
+    "run_dir",
+}
 SAVES = 5  # checkpoints over a run, of which the newest is kept
 
 
@@ -66,7 +75,17 @@ class Settings:
         ]
 
     def record(self) -> dict[str, Any]:
-        """What must not change when a study is continued."""
+        """What must not change when a study is continued.
+
+        Raises:
+            StudyError: an override can't be one.
+        """
+        for text in self.overrides:
+            if text.partition("=")[0].lstrip("+") in RESERVED:
+                raise StudyError(
+                    f"{text} can't be an override of a study; sizes, arms, seeds and the budget are its own options "
+                    "(see bash recipes/study.sh --help)"
+                )
         models = [text.removeprefix(MODEL_KEY) for text in self.overrides if text.startswith(MODEL_KEY)]
         if not models:
             raise StudyError(f"no {MODEL_KEY}... is given; start the study by recipes/study.sh")
@@ -221,6 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arms = choose_arms(arguments.arms) if arguments.arms else size.arms
         if arguments.dry_run:
+            settings.record()
             for seed in range(1, seeds + 1):
                 for arm in arms:
                     print(" ".join(settings.command(arm, seed, run_folder(out, arm, seed))))
