@@ -13,6 +13,7 @@ from azr_overrides.settings import prompt_set
 from azr_overrides.sizes import StepSizes, step_sizes
 from azr_overrides.tasks.guessing import GuessRule
 from azr_overrides.tasks.prompts import CHAT_STYLES, RAW_CHAT_TEMPLATE
+from verl_populora.adapters.initial import read_initial
 from verl_populora.layout import PopulationLayout
 from verl_populora.trainer import checkpoints
 
@@ -48,6 +49,7 @@ def prepare(config: DictConfig) -> StepSizes:
     _check_unsupported(config)
     for key in ("azr.seed_dataset", "azr.error_seed_dataset", "azr.code_f_seed_dataset"):
         _check_file(config, key)
+    _check_initial_adapters(config, layout)
     with open_dict(config):
         lora = config.actor_rollout_ref.model.lora
         lora.population = layout.to_config()
@@ -58,6 +60,8 @@ def prepare(config: DictConfig) -> StepSizes:
             config.actor_rollout_ref.actor.calculate_entropy = True
         if config.algorithm.adv_estimator is None:
             config.algorithm.adv_estimator = SINGLE_ESTIMATOR if sizes.solver_tasks else POPULATION_ESTIMATOR
+        if config.population.initial_adapters is not None:
+            config.population.initial_adapters = str(Path(config.population.initial_adapters).expanduser().absolute())
         config.run_dir = str(Path(config.run_dir).absolute())
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
     checkpoints.check_writable(Path(config.run_dir))
@@ -83,8 +87,8 @@ def _check_model(config: DictConfig) -> None:
         raise ConfigError(f"actor_rollout_ref.model.lora_rank must be at least 1, not {model.lora_rank}")
     if model.lora_adapter_path is not None:
         raise ConfigError(
-            "actor_rollout_ref.model.lora_adapter_path starts all of verl's training from one adapter; members start "
-            "from the base, so leave it null"
+            "actor_rollout_ref.model.lora_adapter_path starts all of verl's training from one adapter; to start "
+            "members from adapters of their own use population.initial_adapters"
         )
 
 
@@ -156,6 +160,19 @@ def _check_file(config: DictConfig, key: str) -> None:
     path = OmegaConf.select(config, key)
     if path is not None and not Path(path).expanduser().is_file():
         raise ConfigError(f"{key}={path}: there is no such file")
+
+
+def _check_initial_adapters(config: DictConfig, layout: PopulationLayout) -> None:
+    folder = config.population.initial_adapters
+    if folder is None:
+        return
+    model = config.actor_rollout_ref.model
+    try:
+        read_initial(
+            Path(folder).expanduser(), layout.seats, str(model.path), int(model.lora_rank), float(model.lora_alpha)
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"population.initial_adapters: {error}") from error
 
 
 def _check_resume(config: DictConfig, layout: PopulationLayout) -> None:

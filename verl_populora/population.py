@@ -134,6 +134,11 @@ class Population:
             children.append(child)
         return children
 
+    def set_origins(self, origins: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note in the lineage of founders, by seat, which adapter they started from."""
+        for seat, origin in origins.items():
+            self.members[seat] = replace(self.members[seat], lineage=Lineage(params=dict(origin)))
+
     def set_versions(self, versions: Mapping[str, int]) -> None:
         """Adapter versions after an update, as the training engine reports them."""
         for seat, version in versions.items():

@@ -65,7 +65,7 @@ def _means(scores: Sequence[float], tasks: Sequence[Task]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     """One pass over the held-out tasks; small enough for one core, so that cores share the members."""
 
     base: Path
@@ -76,9 +76,9 @@ class _Job:
 def grade(base: Path, members: Sequence[EvalMember | None], samples: int, workers: int) -> list[Scores]:
     """Scores of every member; None stands for the base."""
     adapters = [Path(member.adapter) if member else None for member in members]
-    jobs = [_Job(base, adapter, count) for adapter in adapters for count in (0, samples)]
+    jobs = [Job(base, adapter, count) for adapter in adapters for count in (0, samples)]
     with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn")) as pool:
-        shares = list(pool.map(_solve, jobs))
+        shares = list(pool.map(solve_heldout, jobs))
     results = []
     for member, greedy, sampled in zip(members, shares[::2], shares[1::2], strict=True):
         identity = (member.name, member.role, member.adapter_sha256) if member else (BASE_NAME, BASE_NAME, "")
@@ -86,13 +86,13 @@ def grade(base: Path, members: Sequence[EvalMember | None], samples: int, worker
     return results
 
 
-def _solve(job: _Job) -> tuple[float, ...]:
-    """Share of correct answers to each held-out task."""
+def solve_heldout(job: Job) -> tuple[float, ...]:
+    """Share of correct answers to each held-out task, in this process and on one core."""
     torch.set_num_threads(1)
     return asyncio.run(_solve_all(job, load_heldout()))
 
 
-async def _solve_all(job: _Job, tasks: Sequence[Task]) -> tuple[float, ...]:
+async def _solve_all(job: Job, tasks: Sequence[Task]) -> tuple[float, ...]:
     async with Sandbox(SandboxConfig(cpu_s=2, wall_s=2)) as sandbox:
         bench = Bench(Sampler(job.base, SEED, job.adapter), Verifier(sandbox), BATCH)
         attempts = await bench.solve(tasks, max(1, job.samples), temperature=1.0 if job.samples else 0.0)

@@ -18,6 +18,7 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 import verl_populora.engine.rollout  # noqa: F401  (registers the population's vLLM server)
+from verl_populora.adapters.initial import read_initial
 from verl_populora.adapters.peft_io import from_state_dict, read_peft, to_state_dict, write_peft
 from verl_populora.adapters.weights import AdapterWeights
 from verl_populora.engine.actor import PopulationEngine
@@ -102,6 +103,21 @@ class PopulationWorker(ActorRolloutRefWorker):
     def _weights(self, seat: str) -> AdapterWeights:
         model = self._engine.model_config
         return from_state_dict(self._engine.export_member(seat), model.lora_rank, model.lora_alpha)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def found_members(self, folder: str) -> dict[str, dict[str, Any]]:
+        """Start members from the adapters in ``folder``; returns where each of them came from, by seat.
+
+        Raises:
+            ValueError: an adapter does not fit the model.
+        """
+        model = self._engine.model_config
+        adapters = read_initial(
+            Path(folder), self._engine.layout.seats, model.path, model.lora_rank, float(model.lora_alpha)
+        )
+        for seat, adapter in adapters.items():
+            self._engine.lora.load(seat, to_state_dict(adapter.weights))
+        return {seat: {"adapter": str(one.folder), "sha256": one.sha256} for seat, one in adapters.items()}
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ _FLOAT32_COMBINATION_LIMIT = 64.0
 _FLOAT64_GRAM_LIMIT = 1e8
 
 # Rows that one float32 product sums up before the sum goes on in float64.
-_BLOCK = 256
+_BLOCK = 512
 # Shorter columns could lose digits to underflow when squared in float32.
 _MIN_FLOAT32_LENGTH = 1e-12
 
@@ -45,13 +45,30 @@ class Basis:
     r: Tensor  # (q, k) float64, q = min(n, k)
     dtype: torch.dtype  # in which combinations are computed
 
-    def combine(self, coefficients: Tensor) -> Tensor:
-        """``Q @ coefficients``, (n, m), in ``self.dtype``; coefficients (q, m) in float64."""
+    @property
+    def size(self) -> int:
+        """Length n of the basis vectors."""
+        return self.source.shape[0]
+
+    def combine(self, coefficients: Tensor, out: Tensor | None = None) -> Tensor:
+        """``Q @ coefficients``, (n, m), computed in ``self.dtype``; coefficients (q, m) in float64.
+
+        Written to ``out`` where that is given, rounded once to its dtype.
+        """
         if self.transform is not None:
             coefficients = self.transform @ coefficients
         source, coefficients = self.source.to(self.dtype), coefficients.to(self.dtype)
         # The product takes the memory layout of the factor, so that the rows of a child's ``a`` come out contiguous.
-        return source @ coefficients if source.is_contiguous() else (coefficients.T @ source.T).T
+        if source.is_contiguous():
+            if out is not None and out.dtype == self.dtype:
+                return torch.mm(source, coefficients, out=out)
+            product = source @ coefficients
+        else:
+            if out is not None and out.dtype == self.dtype:
+                torch.mm(coefficients.T, source.T, out=out.T)
+                return out
+            product = (coefficients.T @ source.T).T
+        return product if out is None else out.copy_(product)
 
     def inner(self, other: "Basis") -> Tensor:
         """``Q^T Q'`` of two bases in the same space, (q, q'), float64: the cosines between their directions."""
@@ -97,13 +114,13 @@ class LowRankSvd:
             self.right_core.T @ self.right.inner(other.right) @ other.right_core,
         )
 
-    def u(self, mix: Tensor | None = None) -> Tensor:
-        """``U`` (out, m), or ``U @ mix`` (out, j) for a float64 ``mix`` (m, j); float32 or float64."""
-        return self.left.combine(self.left_core if mix is None else self.left_core @ mix)
+    def u(self, mix: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """``U`` (out, m), or ``U @ mix`` (out, j) for a float64 ``mix`` (m, j); float32 or float64, or as ``out``."""
+        return self.left.combine(self.left_core if mix is None else self.left_core @ mix, out)
 
-    def v(self, mix: Tensor | None = None) -> Tensor:
+    def v(self, mix: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """``V`` (in, m), or ``V @ mix`` (in, j)."""
-        return self.right.combine(self.right_core if mix is None else self.right_core @ mix)
+        return self.right.combine(self.right_core if mix is None else self.right_core @ mix, out)
 
 
 def orthonormalise(first: Tensor, second: Tensor) -> tuple[Basis, Basis]:

@@ -57,21 +57,22 @@ def to_factors(parts: Sequence[Part], spec: FactorSpec) -> LoraFactors:
     float64, rounded once.
     """
     to_b, to_a = 1.0 / (_ROW_NORM * spec.scaling), _ROW_NORM
-    b = [part.parent.u(part.left * to_b).to(spec.dtype) for part in parts]
-    a = [part.parent.v(part.right * to_a).T.to(spec.dtype) for part in parts]
-    missing = spec.rank - sum(columns.shape[1] for columns in b)
-    if missing > 0:
-        rows = torch.cat(a)
-        a.append(rows[torch.arange(missing) % rows.shape[0]])
-        b.append(b[0].new_zeros(b[0].shape[0], missing))
-    return LoraFactors(_joined(a, dim=0), _joined(b, dim=1), spec.scaling)
+    first = parts[0].parent
+    a = torch.empty(spec.rank, first.right.size, dtype=spec.dtype)
+    b = torch.empty(first.left.size, spec.rank, dtype=spec.dtype)
+    filled = 0
+    for part in parts:
+        columns = slice(filled, filled + part.left.shape[1])
+        part.parent.u(part.left * to_b, out=b[:, columns])
+        part.parent.v(part.right * to_a, out=a[columns].T)
+        filled = columns.stop
+    if filled < spec.rank:
+        a[filled:] = a[torch.arange(spec.rank - filled) % filled]
+        b[:, filled:] = 0.0
+    return LoraFactors(a, b, spec.scaling)
 
 
 def recompress(terms: Sequence[tuple[float, LoraFactors]], spec: FactorSpec) -> LoraFactors:
     """The best approximation of rank ``spec.rank`` to ``sum(weight * dW)``."""
     total = svd_of_sum(terms).truncate(spec.rank)
     return to_factors([with_values(total, total.values)], spec)
-
-
-def _joined(tensors: list[Tensor], dim: int) -> Tensor:
-    return (tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=dim)).contiguous()

@@ -270,6 +270,8 @@ class PopulationTrainer(PPOTrainerSync):
         folder = self._checkpoint_to_resume()
         if folder is None:
             self.writer.truncate_after(-1)
+            if initial := self.config.population.initial_adapters:
+                self.population.set_origins(self.actor_rollout_wg.found_members(str(initial))[0])
             return
         state = json.loads((folder / POPULATION_FILE).read_text())
         self.population.load_state_dict(state)

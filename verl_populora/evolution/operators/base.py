@@ -3,7 +3,9 @@
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -12,6 +14,8 @@ from torch import Tensor
 
 from verl_populora.adapters.weights import AdapterWeights, LoraFactors
 from verl_populora.evolution.recompression import FactorSpec, recompress
+
+_MAX_WORKERS = 4  # more would wait for the interpreter, and each holds one module's temporaries
 
 _ALIGNMENT = 64  # bytes; what PyTorch gives to every tensor it allocates
 
@@ -88,15 +92,20 @@ class Operator(ABC):
         streams = Streams(seed)
         shared = self.draw_shared(names, streams.shared())
         chosen = set(names)
-        child = {}
-        for name in track(list(first.modules)) if track else first.modules:
+
+        def make(name: str) -> LoraFactors:
             factors = tuple(_canonical(parent.modules[name]) for parent in parents)
             spec = FactorSpec(rank, alpha, factors[0].a.dtype)
             if name in chosen:
-                child[name] = self.vary(name, factors, spec, streams.module(name), shared)
+                module = self.vary(name, factors, spec, streams.module(name), shared)
             else:
-                child[name] = inherit(factors[0], spec)
-            _check_finite(name, child[name])
+                module = inherit(factors[0], spec)
+            _check_finite(name, module)
+            return module
+
+        with _workers() as run:
+            made = run(make, list(first.modules))
+            child = {name: next(made) for name in (track(list(first.modules)) if track else first.modules)}
         return AdapterWeights(child, rank, alpha)
 
     def draw_shared(self, names: Sequence[str], generator: torch.Generator) -> Any:
@@ -113,6 +122,25 @@ class Operator(ABC):
         shared: Any,
     ) -> LoraFactors:
         """One module of the child, as ``spec`` describes; must not return or change a parent's tensors."""
+
+
+@contextmanager
+def _workers() -> Iterator[Callable[[Callable[[str], LoraFactors], Sequence[str]], Iterator[LoraFactors]]]:
+    """A ``map`` over modules on as many threads as PyTorch has for one operation, each operation on one thread.
+
+    A module is a few large products and many operations on r x r matrices, which do not spread over threads; several
+    modules at once keep the cores busy throughout.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield map
+        return
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(min(threads, _MAX_WORKERS)) as pool:
+            yield pool.map
+    finally:
+        torch.set_num_threads(threads)
 
 
 def inherit(parent: LoraFactors, spec: FactorSpec) -> LoraFactors:
