@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,8 @@ from azr_overrides.tasks.parsing import completion_text
 from azr_overrides.tasks.type_counters import LABELS, TypeCounters
 from azr_overrides.tasks.types import Task
 
+logger = logging.getLogger(__name__)
+
 # AgentLoopWorkerTQ is a Ray actor class; a subclass needs the class behind it.
 _AgentLoopWorker = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
@@ -47,12 +50,21 @@ class _Process:
     rules: Rules
     known: set[str]
     counters: TypeCounters
+    restarts: int = 0  # of the sandbox as a whole
 
     @classmethod
     async def start(cls, config: DictConfig) -> "_Process":
-        sandbox = Sandbox(sandbox_config(config))
-        await sandbox.start()
+        sandbox = await _started_sandbox(config)
         return cls(sandbox, build_rules(config, sandbox), set(), TypeCounters())
+
+    async def restart_sandbox(self, config: DictConfig) -> None:
+        """Put a fresh sandbox in the place of one that has given up."""
+        logger.error("starting another sandbox: %s", self.sandbox.failure)
+        fresh = await _started_sandbox(config)
+        await self.sandbox.close()
+        self.sandbox, self.rules = fresh, build_rules(config, fresh)
+        self.restarts += 1
+        self.remember(())
 
     def remember(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
@@ -64,6 +76,12 @@ class _Process:
             self.rules = replace(self.rules, proposer_reward=reward.with_counters(counts))
 
 
+async def _started_sandbox(config: DictConfig) -> Sandbox:
+    sandbox = Sandbox(sandbox_config(config))
+    await sandbox.start()
+    return sandbox
+
+
 _process: _Process | None = None
 _process_lock = asyncio.Lock()
 
@@ -73,6 +91,8 @@ async def _shared(config: DictConfig) -> _Process:
     async with _process_lock:
         if _process is None:
             _process = await _Process.start(config)
+        elif _process.sandbox.failure is not None:
+            await _process.restart_sandbox(config)
     return _process
 
 
@@ -150,8 +170,13 @@ class EpisodeWorker(_AgentLoopWorker):
 
     async def sandbox_report(self) -> dict[str, Any]:
         """Isolation level and executor statistics of this process."""
-        sandbox = (await _shared(self.config)).sandbox
-        return {"isolation": str(sandbox.isolation.level), "metrics": sandbox.metrics()}
+        process = await _shared(self.config)
+        metrics = process.sandbox.metrics() | {"restarts": process.restarts}
+        return {"isolation": str(process.sandbox.isolation.level), "metrics": metrics}
+
+    async def lifetime(self) -> None:
+        """Never returns; the call fails when this process dies."""
+        await asyncio.Event().wait()
 
     async def close_sandbox(self) -> None:
         if _process is not None:
@@ -176,6 +201,20 @@ class EpisodeManager(AgentLoopManagerTQ):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(EpisodeWorker)
+        self._lifetimes: list[ray.ObjectRef] = []
+
+    def check_alive(self) -> None:
+        """Raises RuntimeError if a worker process has died: its episodes would never end."""
+        if not self._lifetimes:
+            self._lifetimes = [worker.lifetime.remote() for worker in self.agent_loop_workers]
+        ended, _ = ray.wait(self._lifetimes, timeout=0)
+        try:
+            ray.get(ended)
+        except ray.exceptions.RayError as error:
+            raise RuntimeError(
+                "a rollout worker (EpisodeWorker) has died, and its episodes with it; most often the host was out of "
+                "memory (see dmesg and Ray's log folder)"
+            ) from error
 
     def remember(self, tasks: Sequence[Task]) -> None:
         ray.get([worker.remember.remote(list(tasks)) for worker in self.agent_loop_workers])

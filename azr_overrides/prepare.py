@@ -1,5 +1,6 @@
 """From a composed configuration to one that can run: what can be refused is refused here, before Ray starts."""
 
+import importlib.util
 import json
 import os
 import re
@@ -14,11 +15,20 @@ from azr_overrides.sizes import StepSizes, step_sizes
 from azr_overrides.tasks.guessing import GuessRule
 from azr_overrides.tasks.prompts import CHAT_STYLES, RAW_CHAT_TEMPLATE
 from verl_populora.adapters.initial import read_initial
+from verl_populora.adapters.peft_io import CONFIG_FILE
 from verl_populora.layout import PopulationLayout
 from verl_populora.trainer import checkpoints
 
 POPULATION_ESTIMATOR = "populora_rf_plus_plus"
 SINGLE_ESTIMATOR = "azr_trr_plus_plus"
+_TRACKER_PACKAGES = {
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "tensorboard": "tensorboard",
+    "clearml": "clearml",
+    "trackio": "trackio",
+}
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -50,6 +60,7 @@ def prepare(config: DictConfig) -> StepSizes:
     for key in ("azr.seed_dataset", "azr.error_seed_dataset", "azr.code_f_seed_dataset"):
         _check_file(config, key)
     _check_initial_adapters(config, layout)
+    _check_trackers(config)
     with open_dict(config):
         lora = config.actor_rollout_ref.model.lora
         lora.population = layout.to_config()
@@ -175,19 +186,31 @@ def _check_initial_adapters(config: DictConfig, layout: PopulationLayout) -> Non
         raise ConfigError(f"population.initial_adapters: {error}") from error
 
 
+def _check_trackers(config: DictConfig) -> None:
+    """A tracker whose package is missing is a mistake; one that fails later is only counted (docs/faults.md)."""
+    loggers = config.trainer.logger
+    for name in [loggers] if isinstance(loggers, str) else loggers:
+        package = _TRACKER_PACKAGES.get(name)
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise ConfigError(f"trainer.logger has {name}, but the Python package {package} is not installed")
+
+
 def _check_resume(config: DictConfig, layout: PopulationLayout) -> None:
     trainer = config.trainer
     if trainer.resume_mode not in ("auto", "disable", "resume_path"):
         raise ConfigError(f"trainer.resume_mode={trainer.resume_mode}: choose auto, disable or resume_path")
+    newest = checkpoints.latest(Path(trainer.default_local_dir))
     if trainer.resume_mode == "disable":
+        _check_newest(newest, 0)
         return
     folder: Path | None
     if trainer.resume_mode == "resume_path":
         folder = Path(str(trainer.resume_from_path))
         if not (folder / "population.json").is_file():
             raise ConfigError(f"trainer.resume_from_path={folder} is not a checkpoint: it has no population.json")
+        _check_newest(newest, checkpoints.step_of(folder))
     else:
-        folder = checkpoints.latest(Path(trainer.default_local_dir))
+        folder = newest
     if folder is None:
         return
     state = json.loads((folder / "population.json").read_text())
@@ -195,12 +218,29 @@ def _check_resume(config: DictConfig, layout: PopulationLayout) -> None:
     if seats != layout.seats:
         raise ConfigError(
             f"{folder} holds {len(seats)} members ({', '.join(seats)}), but this run is configured for "
-            f"{', '.join(layout.seats)}. Use another run_dir, the same population=, or trainer.resume_mode=disable"
+            f"{', '.join(layout.seats)}. Use another run_dir or the same population="
         )
     if Path(state["base_model"]).name != Path(str(config.actor_rollout_ref.model.path)).name:
         raise ConfigError(
             f"{folder} was trained on {state['base_model']}, not on {config.actor_rollout_ref.model.path}; "
             "adapters fit only the base they were trained on"
+        )
+    settings = json.loads((folder / state["members"][0]["adapter"] / CONFIG_FILE).read_text())
+    model = config.actor_rollout_ref.model
+    if settings["r"] != int(model.lora_rank) or settings["lora_alpha"] != float(model.lora_alpha):
+        raise ConfigError(
+            f"{folder} holds adapters of rank {settings['r']} and alpha {settings['lora_alpha']}, but "
+            f"actor_rollout_ref.model.lora_rank is {model.lora_rank} and lora_alpha {model.lora_alpha}. Resume with "
+            "the same, or use another run_dir"
+        )
+
+
+def _check_newest(newest: Path | None, step: int) -> None:
+    """A run that goes back would leave checkpoints of another history, and the next resume would take them."""
+    if newest is not None and checkpoints.step_of(newest) > step:
+        raise ConfigError(
+            f"this run would start after step {step}, but {newest} is later. Use trainer.resume_mode=auto to continue "
+            "from that one, another run_dir, or move the later checkpoints away"
         )
 
 

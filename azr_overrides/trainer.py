@@ -37,6 +37,7 @@ from verl_populora.selfplay.groups import Group, Part
 from verl_populora.selfplay.matchmaking import Match
 from verl_populora.trainer.batch import real_rows
 from verl_populora.trainer.population_trainer import PopulationTrainer
+from verl_populora.trainer.replay import OrderedReplayBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,11 @@ class AzrTrainer(PopulationTrainer):
 
     def _all_tasks(self) -> list[Task]:
         return [task for kind in TaskKind for task in self.buffers.tasks(kind)]
+
+    def on_train_begin(self) -> None:
+        super().on_train_begin()
+        assert isinstance(self.replay_buffer, OrderedReplayBuffer)
+        self.replay_buffer.watch = self.agent_loop_manager.check_alive
 
     # ---- planning -----------------------------------------------------------------------------------------------
 
@@ -215,6 +221,9 @@ class AzrTrainer(PopulationTrainer):
         return dict(warning_metrics(findings))
 
     # ---- persistence --------------------------------------------------------------------------------------------
+
+    def task_streams(self) -> Sequence[np.random.Generator]:
+        return (self.planner.rng,)
 
     def task_state(self) -> dict[str, Any]:
         return {

@@ -1,3 +1,7 @@
+import errno
+import os
+import subprocess
+
 import pytest
 
 from verl_populora.trainer import checkpoints
@@ -5,6 +9,10 @@ from verl_populora.trainer import checkpoints
 
 def write(text):
     return lambda folder: (folder / "state.json").write_text(text)
+
+
+def fill(content):
+    return lambda folder: (folder / "weights").write_bytes(content)
 
 
 def latest_step(root):
@@ -57,3 +65,35 @@ def test_a_folder_that_cannot_be_written_is_named_before_training(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="set run_dir to another place"):
         checkpoints.check_writable(tmp_path / "file" / "run")
+
+
+def test_a_staged_checkpoint_does_not_count_before_it_is_committed(tmp_path):
+    checkpoints.save(tmp_path, 1, write("1"), keep=1)
+    staged = checkpoints.stage(tmp_path, 2, write("2"))
+    assert latest_step(tmp_path) == 1
+    checkpoints.commit(staged, keep=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["step_2"]
+
+
+def test_only_what_is_partial_is_removed(tmp_path):
+    checkpoints.save(tmp_path, 1, write("1"), keep=None)
+    for name in (".step_2.partial", ".step_0.doomed", "notes"):
+        (tmp_path / name).mkdir()
+    checkpoints.remove_partial(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "step_1"]
+    checkpoints.remove_partial(tmp_path / "none")
+
+
+def test_a_full_disk_leaves_the_older_checkpoint_as_it_was(tmp_path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", tmp_path]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small file system is not permitted here")
+    try:
+        checkpoints.save(tmp_path, 1, fill(b"1" * 100_000), keep=1)
+        with pytest.raises(OSError) as caught:
+            checkpoints.save(tmp_path, 2, fill(b"2" * 200_000), keep=1)
+        assert caught.value.errno == errno.ENOSPC
+        assert os.listdir(tmp_path) == ["step_1"]
+        assert (tmp_path / "step_1" / "weights").read_bytes() == b"1" * 100_000
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

@@ -1,77 +1,13 @@
 """True end-to-end runs: Ray, verl's trainer, vLLM and the sandbox on the tiny base, in a process of their own."""
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from verl_populora.adapters.peft_io import read_peft
+from tests.e2e_support import adapter, differs, members, train
 from verl_populora.evolution.lineage import make_child
 from verl_populora.members import Lineage
 from verl_populora.rundir import RunReader
 
-ROOT = Path(__file__).parents[1]
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
-
-SMALL = [
-    "data.train_batch_size=1",
-    "azr.reward.n_samples=2",
-    "data.max_response_length=96",
-    "actor_rollout_ref.rollout.max_model_len=352",
-    "trainer.save_freq=1",
-    "trainer.max_actor_ckpt_to_keep=null",
-]
-
-
-def train(run_dir, *overrides, timeout=900):
-    """Run the entry point with the tiny base; its whole process group is gone when this returns."""
-    script = 'source recipes/tiny_base/preset.sh && exec "$0" -m azr_overrides.main "${TINY_OVERRIDES[@]}" "$@"'
-    command = ["bash", "-c", script, sys.executable, *SMALL, f"run_dir={run_dir}", *overrides]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, output[-6000:]
-    return output
-
-
-def checkpoint(run_dir, step):
-    return Path(run_dir) / "checkpoints" / f"step_{step}"
-
-
-def members(run_dir, step):
-    return json.loads((checkpoint(run_dir, step) / "population.json").read_text())["members"]
-
-
-def adapter(run_dir, step, name):
-    return read_peft(checkpoint(run_dir, step) / "adapters" / name).weights
-
-
-def differs(one, other):
-    return any(not one.modules[m].b.equal(other.modules[m].b) for m in one.modules)
-
-
-@pytest.fixture(scope="module")
-def population_run(tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("population") / "run"
-    train(run_dir, "population=2t2s", "population.evolution.interval=2", "trainer.total_training_steps=4")
-    return run_dir
 
 
 def all_records(run_dir):

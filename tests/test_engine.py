@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("verl")
 
 from tests.engine_setup import batch_of, make_engine, ppo_partial, sample  # noqa: E402
+from verl_populora.engine.actor import NonFiniteWeights  # noqa: E402
 
 MODEL = Path(__file__).parents[1] / "recipes" / "tiny_base" / "model"
 SEATS = ("teacher1", "teacher2", "student1", "student2")
@@ -105,6 +106,25 @@ def test_a_non_finite_gradient_skips_only_its_member():
     clean = make_engine(MODEL, optimizer="SGD", lr=0.01)
     train(clean, SAMPLES, steps=1)
     assert deviation(snapshot(engine, "teacher1"), snapshot(clean, "teacher1"), before["teacher1"]) < 1e-4
+
+
+def test_equal_rewards_give_no_gradient_and_only_weight_decay_moves():
+    engine = make_engine(MODEL, optimizer="SGD", lr=0.01)
+    before = {seat: snapshot(engine, seat) for seat in SEATS}
+    metrics = train(engine, [{**one, "advantage": 0.0} for one in SAMPLES], steps=1)
+    assert metrics["member/student1/grad_norm"] == [0.0]
+    assert metrics["member/student1/skipped_updates"] == [0.0]
+    decay = 1 - 0.01 * engine.optimizer_config.weight_decay
+    for seat in ("teacher1", "teacher2", "student1"):
+        after = snapshot(engine, seat)
+        assert all(torch.allclose(after[name], decay * tensor, rtol=1e-6) for name, tensor in before[seat].items())
+    assert equal(before["student2"], snapshot(engine, "student2"))
+
+
+def test_weights_that_become_nan_stop_the_training_by_name():
+    engine = make_engine(MODEL, optimizer="SGD", learning_rates={"student": math.inf})
+    with pytest.raises(NonFiniteWeights, match=r"gave student1 weights .* population\.learning_rates"):
+        train(engine, SAMPLES, steps=1)
 
 
 def test_only_changed_members_are_sent():

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from azr_overrides.config import compose
-from azr_overrides.prepare import POPULATION_ESTIMATOR, SINGLE_ESTIMATOR, ConfigError, environment, prepare
+from azr_overrides.prepare import (
+    _TRACKER_PACKAGES,
+    POPULATION_ESTIMATOR,
+    SINGLE_ESTIMATOR,
+    ConfigError,
+    environment,
+    prepare,
+)
 
 MODEL = Path(__file__).parents[1] / "recipes" / "tiny_base" / "model"
 
@@ -78,11 +85,15 @@ def test_a_run_directory_that_cannot_be_written_is_named(tmp_path):
         prepare(configured(tmp_path, "population=2t2s"))
 
 
-def checkpoint(tmp_path, seats, base=str(MODEL)):
+def checkpoint(tmp_path, seats, base=str(MODEL), rank=8):
     folder = tmp_path / "run" / "checkpoints" / "step_3"
     folder.mkdir(parents=True)
-    state = {"members": [{"seat": seat} for seat in seats], "base_model": base}
+    state = {"members": [{"seat": seat, "adapter": f"adapters/{seat}"} for seat in seats], "base_model": base}
     (folder / "population.json").write_text(json.dumps(state))
+    for seat in seats:
+        (folder / "adapters" / seat).mkdir(parents=True)
+        (folder / "adapters" / seat / "adapter_config.json").write_text(json.dumps({"r": rank, "lora_alpha": 2 * rank}))
+    return folder
 
 
 def test_resuming_with_another_population_is_refused_before_anything_starts(tmp_path):
@@ -95,6 +106,33 @@ def test_resuming_on_another_base_is_refused(tmp_path):
     checkpoint(tmp_path, ["teacher1", "student1"], base="Qwen/Qwen2.5-Coder-7B")
     with pytest.raises(ConfigError, match="adapters fit only the base"):
         prepare(configured(tmp_path, "population=1t1s"))
+
+
+def test_resuming_with_another_rank_is_refused(tmp_path):
+    checkpoint(tmp_path, ["teacher1", "student1"], rank=8)
+    prepare(configured(tmp_path, "population=1t1s", *lora(8, 16)))
+    for rank, alpha in ((16, 16), (8, 32)):
+        with pytest.raises(ConfigError, match="holds adapters of rank 8 and alpha 16"):
+            prepare(configured(tmp_path, "population=1t1s", *lora(rank, alpha)))
+
+
+def lora(rank, alpha):
+    return f"actor_rollout_ref.model.lora_rank={rank}", f"actor_rollout_ref.model.lora_alpha={alpha}"
+
+
+def test_going_back_before_the_newest_checkpoint_is_refused(tmp_path):
+    folder = checkpoint(tmp_path, ["teacher1", "student1"], rank=8)
+    same = ["population=1t1s", *lora(8, 16)]
+    prepare(configured(tmp_path, *same, "trainer.resume_mode=resume_path", f"trainer.resume_from_path={folder}"))
+    with pytest.raises(ConfigError, match=r"would start after step 0, but .*step_3 is later"):
+        prepare(configured(tmp_path, *same, "trainer.resume_mode=disable"))
+
+
+def test_a_tracker_without_its_package_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(_TRACKER_PACKAGES, "wandb", "a_package_that_nobody_has")
+    prepare(configured(tmp_path, "population=1t1s"))
+    with pytest.raises(ConfigError, match=r"trainer\.logger has wandb"):
+        prepare(configured(tmp_path, "population=1t1s", "trainer.logger=[console,wandb]"))
 
 
 def test_cpu_runs_get_the_cpu_platform_and_gpu_runs_do_not(tmp_path):

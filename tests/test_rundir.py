@@ -82,6 +82,16 @@ def test_a_line_cut_by_a_crash_is_ignored_and_then_removed(tmp_path):
     assert [row["step"] for row in RunReader(tmp_path).metrics()] == [1, 2, 3]
 
 
+def test_what_a_killed_process_was_replacing_is_removed(tmp_path):
+    RunWriter(tmp_path).tasks(1, [])
+    leftovers = [tmp_path / ".run.json.4711", tmp_path / "tasks" / ".step_000002.jsonl.4711"]
+    others = [tmp_path / ".hidden", tmp_path / "tasks" / "step_000001.jsonl"]
+    for path in (*leftovers, others[0]):
+        path.write_text("{")
+    RunWriter(tmp_path)
+    assert not any(path.exists() for path in leftovers) and all(path.exists() for path in others)
+
+
 def test_a_damaged_line_inside_a_file_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": \n{"step": 3}\n')
     with pytest.raises(RunDirError, match=r"metrics\.jsonl:2"):

@@ -1,14 +1,28 @@
 """Writing files so that a reader, or a crash, never meets half of one."""
 
 import os
+import re
 from pathlib import Path
+
+_TEMPORARY = re.compile(r"\..+\.\d+")
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` (UTF-8) as a whole: after a crash it holds either the old text or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what `write_atomically` could not finish in ``folder`` because its process was killed."""
+    for path in folder.glob(".*"):
+        if path.is_file() and _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)

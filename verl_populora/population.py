@@ -59,6 +59,11 @@ class Population:
         self._rewards: dict[str, deque[float]] = {seat: deque(maxlen=_REWARDS_KEPT) for seat in layout.seats}
 
     @property
+    def match_stream(self) -> np.random.Generator:
+        """The random stream that `make_matches` draws from."""
+        return self._match_rng
+
+    @property
     def is_rated(self) -> bool:
         """False for the single agent, which plays no matches."""
         return bool(self.layout.with_role(Role.TEACHER))

@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_populora.files import write_atomically
+from verl_populora.files import remove_leftovers, write_atomically
 from verl_populora.members import Member
 
 Record = dict[str, Any]
@@ -57,6 +57,8 @@ class RunWriter:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         (self.path / TASKS).mkdir(parents=True, exist_ok=True)
+        for folder in (self.path, self.path / TASKS):
+            remove_leftovers(folder)
         for name in STEP_FIELD:
             _drop_torn_line(self.path / name)
 

@@ -67,6 +67,11 @@ class Sandbox:
             raise SandboxError("the sandbox has not been started, so its isolation is unknown")
         return self._report
 
+    @property
+    def failure(self) -> str | None:
+        """Why this sandbox has given up for good; None while it works."""
+        return self._failure
+
     async def __aenter__(self) -> "Sandbox":
         await self.start()
         return self

@@ -32,6 +32,10 @@ from verl_populora.layout import PopulationLayout
 ENGINE_VENDOR = "populora"  # chosen with the environment variable VERL_ENGINE_VENDOR
 
 
+class NonFiniteWeights(RuntimeError):
+    """A member's weights are NaN or infinite after an update."""
+
+
 class PopulationEngine(FSDPEngineWithLMHead):
     """FSDP2 engine with one set of LoRA factors for each seat of the population."""
 
@@ -185,7 +189,26 @@ class PopulationEngine(FSDPEngineWithLMHead):
             else:
                 _drop_gradients(parameters)
         self.optimizer.step()
+        self._check_weights()
         return max(self._norms.values(), default=0.0)
+
+    def _check_weights(self) -> None:
+        """Raises NonFiniteWeights, on all ranks, if a seat that was just stepped holds NaN or infinity."""
+        groups = [
+            group for group in self.optimizer.param_groups if math.isfinite(self._norms.get(group["seat"], math.inf))
+        ]
+        broken = torch.tensor(
+            [float(any(not _local(p).isfinite().all() for p in group["params"])) for group in groups],
+            device=get_device_id(),
+        )
+        torch.distributed.all_reduce(broken)
+        seats = [group["seat"] for group, count in zip(groups, broken.tolist(), strict=True) if count]
+        if seats:
+            raise NonFiniteWeights(
+                f"the update gave {', '.join(seats)} weights that are not finite, from finite gradients; the last "
+                "checkpoint is older than it. Lower actor_rollout_ref.actor.optim.lr (or population.learning_rates) "
+                "before resuming"
+            )
 
     # ---- delivery to the rollout --------------------------------------------------------------------------------
 
@@ -275,6 +298,10 @@ class PopulationEngine(FSDPEngineWithLMHead):
 def _drop_gradients(parameters: list[torch.nn.Parameter]) -> None:
     for parameter in parameters:
         parameter.grad = None
+
+
+def _local(value: torch.Tensor) -> torch.Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _full(value: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.device import get_device_id
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 import verl_populora.engine.rollout  # noqa: F401  (registers the population's vLLM server)
@@ -131,27 +133,52 @@ class PopulationWorker(ActorRolloutRefWorker):
             folder: an existing directory that the first rank can write.
             names: seat -> member name.
             metadata: seat -> JSON-able facts to keep in the adapter file's header (member record, rating).
+
+        Raises:
+            OSError: the folder could not be written; on every rank, so that none waits for another.
         """
-        engine, root = self._engine, Path(folder)
+        root, failure = Path(folder), None
         for seat, name in names.items():
-            state, moments = engine.export_member(seat), engine.export_optimizer(seat)
-            if not self._is_first:
-                continue
-            model = engine.model_config
-            write_peft(
-                root / "adapters" / name,
-                from_state_dict(state, model.lora_rank, model.lora_alpha),
-                base_model_name=model.path,
-                config_extra=engine.lora.peft_config(seat),
-                metadata={"populora": json.dumps(metadata[seat])},
-            )
-            (root / "optimizer").mkdir(exist_ok=True)
-            save_file(moments, root / "optimizer" / f"{name}.safetensors")
-        if self._is_first:
-            scheduler = {k: v for k, v in engine.lr_scheduler.state_dict().items() if k != "lr_lambdas"}
-            state = {"versions": engine.versions, "scheduler": scheduler}
-            (root / ENGINE_STATE).write_text(json.dumps(state, indent=2))
-        torch.distributed.barrier()
+            state, moments = self._engine.export_member(seat), self._engine.export_optimizer(seat)
+            # After a failure the first rank still takes part in the exports of the others.
+            if self._is_first and failure is None:
+                try:
+                    self._write_member(root, seat, name, state, moments, metadata[seat])
+                except (OSError, SafetensorError) as error:
+                    failure = error
+        if self._is_first and failure is None:
+            try:
+                self._write_engine_state(root)
+            except OSError as error:
+                failure = error
+        if _anywhere(failure is not None):
+            raise OSError(f"can't write to {root}: {failure or 'see the first rank'}") from failure
+
+    def _write_member(
+        self,
+        root: Path,
+        seat: str,
+        name: str,
+        state: Mapping[str, torch.Tensor],
+        moments: dict[str, torch.Tensor],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        model = self._engine.model_config
+        write_peft(
+            root / "adapters" / name,
+            from_state_dict(state, model.lora_rank, model.lora_alpha),
+            base_model_name=model.path,
+            config_extra=self._engine.lora.peft_config(seat),
+            metadata={"populora": json.dumps(metadata)},
+        )
+        (root / "optimizer").mkdir(exist_ok=True)
+        save_file(moments, root / "optimizer" / f"{name}.safetensors")
+
+    def _write_engine_state(self, root: Path) -> None:
+        engine = self._engine
+        scheduler = {k: v for k, v in engine.lr_scheduler.state_dict().items() if k != "lr_lambdas"}
+        state = {"versions": engine.versions, "scheduler": scheduler}
+        (root / ENGINE_STATE).write_text(json.dumps(state, indent=2))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_members(self, folder: str, names: Mapping[str, str]) -> None:
@@ -168,3 +195,10 @@ class PopulationWorker(ActorRolloutRefWorker):
     @property
     def _is_first(self) -> bool:
         return torch.distributed.get_rank() == 0
+
+
+def _anywhere(flag: bool) -> bool:
+    """Whether ``flag`` is true on any rank; collective."""
+    count = torch.tensor(float(flag), device=get_device_id())
+    torch.distributed.all_reduce(count)
+    return bool(count)

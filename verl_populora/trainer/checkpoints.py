@@ -1,4 +1,7 @@
-"""Checkpoint folders that are whole or absent: ``<root>/step_<n>/``, written beside and renamed into place."""
+"""Checkpoint folders that are whole or absent: ``<root>/step_<n>/``, written beside and renamed into place.
+
+Writing (`stage`) and counting (`commit`) are two steps, so that a run can finish its records of a step in between.
+"""
 
 import logging
 import os
@@ -10,6 +13,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _FOLDER = re.compile(r"step_(\d+)")
+_PARTIAL = re.compile(r"\.step_\d+\.(partial|doomed)")
 
 
 def latest(root: Path) -> Path | None:
@@ -31,35 +35,65 @@ def step_of(folder: Path) -> int:
 
 
 def save(root: Path, step: int, write: Callable[[Path], None], keep: int | None) -> Path:
-    """Write one checkpoint and prune old ones.
+    """`stage` and `commit` in one."""
+    return commit(stage(root, step, write), keep)
+
+
+def stage(root: Path, step: int, write: Callable[[Path], None]) -> Path:
+    """Write a checkpoint that does not count yet; returns the folder to `commit`.
 
     Args:
         write: fills the folder it is given.
-        keep: how many checkpoints stay, the new one included; None keeps all.
 
     Raises:
         OSError: the folder could not be written; nothing incomplete is left and older checkpoints are untouched.
     """
-    target, partial = root / f"step_{step}", root / f".step_{step}.partial"
+    partial = root / f".step_{step}.partial"
     root.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
         write(partial)
         _flush(partial)
-        if target.exists():
-            shutil.rmtree(target)
-        partial.rename(target)
-        _flush_folder(root)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    return partial
+
+
+def commit(partial: Path, keep: int | None) -> Path:
+    """Make a staged checkpoint the newest one, and prune old ones.
+
+    Args:
+        keep: how many checkpoints stay, the new one included; None keeps all.
+
+    Raises:
+        OSError: the folder could not be renamed; older checkpoints are untouched.
+    """
+    root, target = partial.parent, partial.with_name(partial.stem.removeprefix("."))
+    if target.exists():
+        _remove(target)
+    partial.rename(target)
+    _flush_folder(root)
     if keep is not None:
         for old in _complete(root)[:-keep]:
-            # Renamed first, so that a half-deleted checkpoint is never taken for a complete one.
-            doomed = old.rename(root / f".{old.name}.partial")
-            shutil.rmtree(doomed, ignore_errors=True)
+            _remove(old)
     return target
+
+
+def remove_partial(root: Path) -> None:
+    """Remove what a kill left half-written or half-deleted."""
+    for path in root.iterdir() if root.is_dir() else ():
+        if path.is_dir() and _PARTIAL.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    # Renamed first, so that a half-deleted checkpoint is never taken for a complete one.
+    doomed = folder.with_name(f".{folder.name}.doomed")
+    shutil.rmtree(doomed, ignore_errors=True)
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def check_writable(root: Path) -> None:

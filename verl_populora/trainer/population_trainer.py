@@ -64,6 +64,8 @@ class PopulationTrainer(PPOTrainerSync):
         self.figures: dict[str, MemberFigures] = {}
         self._fitness: dict[str, float] = {}  # at the end of the step, before anybody is replaced
         self._save_due = False
+        self._staged: Path | None = None  # a checkpoint that waits for its step's metrics
+        self._rolled_out = False
         self._extra_metrics: dict[str, float] = {}
         super().__init__(config)
 
@@ -80,6 +82,10 @@ class PopulationTrainer(PPOTrainerSync):
     def derived_metrics(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """More metrics of a step, made of all its other metrics."""
         return {}
+
+    @abstractmethod
+    def task_streams(self) -> Sequence[np.random.Generator]:
+        """The random streams that ``plan_episodes`` draws from, beside the population's."""
 
     @abstractmethod
     def task_state(self) -> dict[str, Any]:
@@ -116,12 +122,20 @@ class PopulationTrainer(PPOTrainerSync):
     # ---- one step -----------------------------------------------------------------------------------------------
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
-        self.plans = self.plan_episodes(self.global_steps)
-        # verl waits for this many prompts; here a prompt is an episode.
-        self.config.data.train_batch_size = len(self.plans)
+        streams = [g.bit_generator for g in (self.population.match_stream, *self.task_streams())]
+        before = [stream.state for stream in streams]
+        self._rolled_out = False
         try:
+            self.plans = self.plan_episodes(self.global_steps)
+            # verl waits for this many prompts; here a prompt is an episode.
+            self.config.data.train_batch_size = len(self.plans)
             return super().step(metrics, timing_raw)
-        except RuntimeError as error:
+        except Exception as error:
+            if not self._rolled_out:
+                # Nothing else has changed since the last step.
+                for stream, state in zip(streams, before, strict=True):
+                    stream.state = state
+                self._rescue()
             if "no materializable trajectories" not in str(error):
                 raise
             raise RuntimeError(
@@ -158,6 +172,7 @@ class PopulationTrainer(PPOTrainerSync):
         )
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        self._rolled_out = True
         batch = self.absorb(batch, metrics)
         self.figures = member_figures(batch, self.layout)
         check_canary(self.figures, *self._canary_limits())
@@ -184,7 +199,7 @@ class PopulationTrainer(PPOTrainerSync):
         if self._save_due or stop:
             self._save_due = False
             with marked_timer("checkpoint", self.timing_raw):
-                self._write_checkpoint()
+                self._stage_checkpoint()
         super().on_step_end()
         self._check_delivery()
 
@@ -235,21 +250,48 @@ class PopulationTrainer(PPOTrainerSync):
         """verl asks before evolution; the checkpoint is written after it, so that a resumed run has the children."""
         self._save_due = True
 
-    def _write_checkpoint(self) -> None:
-        keep = self.config.trainer.max_actor_ckpt_to_keep
+    def _stage_checkpoint(self) -> None:
+        step = self.global_steps
         try:
-            checkpoints.save(self.checkpoint_root, self.global_steps, self._fill_checkpoint, keep)
+            self._staged = checkpoints.stage(self.checkpoint_root, step, lambda f: self._fill_checkpoint(f, step))
         except (OSError, ray.exceptions.RayTaskError) as error:
             cause = getattr(error, "cause", None) or error
-            if not isinstance(cause, OSError) and "No space left" not in str(cause):
+            if not isinstance(cause, OSError):
                 raise
-            self._extra_metrics["warn/checkpoint_skipped"] = 1.0
-            logger.error(
-                "NO CHECKPOINT at step %d: %s. Training goes on; free some space under %s.",
-                self.global_steps, cause, self.checkpoint_root,
-            )  # fmt: skip
+            self._skip_checkpoint(cause)
 
-    def _fill_checkpoint(self, folder: Path) -> None:
+    def _commit_checkpoint(self) -> None:
+        """Called when the step's records are complete: a run killed before this repeats the step."""
+        staged, self._staged = self._staged, None
+        if staged is None:
+            return
+        try:
+            checkpoints.commit(staged, self.config.trainer.max_actor_ckpt_to_keep)
+        except OSError as error:
+            self._skip_checkpoint(error)
+
+    def _skip_checkpoint(self, error: OSError) -> None:
+        self._extra_metrics["warn/checkpoint_skipped"] = 1.0
+        logger.error(
+            "NO CHECKPOINT at step %d: %s. Training goes on; free some space under %s.",
+            self.global_steps, error, self.checkpoint_root,
+        )  # fmt: skip
+
+    def _rescue(self) -> None:
+        """Before stopping in a rollout: save the end of the last step, unless a checkpoint holds it."""
+        step = self.global_steps - 1
+        newest = checkpoints.latest(self.checkpoint_root)
+        if step < 1 or (newest is not None and checkpoints.step_of(newest) >= step):
+            return
+        keep = self.config.trainer.max_actor_ckpt_to_keep
+        try:
+            checkpoints.save(self.checkpoint_root, step, lambda f: self._fill_checkpoint(f, step), keep)
+            logger.error("the rollout of step %d failed; step %d was saved before stopping", step + 1, step)
+        except (OSError, ray.exceptions.RayError) as error:
+            # What made the rollout fail is what has to be told.
+            logger.error("step %d could not be saved before stopping: %s", step, error)
+
+    def _fill_checkpoint(self, folder: Path, step: int) -> None:
         members = self.population.members
         names = {seat: member.name for seat, member in members.items()}
         metadata = {seat: member_record(member) for seat, member in members.items()}
@@ -258,7 +300,7 @@ class PopulationTrainer(PPOTrainerSync):
         for record in state["members"]:
             record["adapter"] = f"adapters/{record['name']}"
         population = {
-            "step": self.global_steps,
+            "step": step,
             "base_model": self.config.actor_rollout_ref.model.path,
             **state,
         }
@@ -268,6 +310,7 @@ class PopulationTrainer(PPOTrainerSync):
     def _load_checkpoint(self) -> None:
         self.global_steps = 0
         folder = self._checkpoint_to_resume()
+        checkpoints.remove_partial(self.checkpoint_root)
         if folder is None:
             self.writer.truncate_after(-1)
             if initial := self.config.population.initial_adapters:
@@ -298,10 +341,13 @@ class PopulationTrainer(PPOTrainerSync):
         metrics.update(_phase_times(timing_raw))
         metrics.update(self._extra_metrics)
         self._extra_metrics = {}
+        if self.logger.take_failures():
+            metrics["warn/tracker_failed"] = 1.0
         numbers = {name: float(value) for name, value in metrics.items() if _is_number(value)}
         derived = self.derived_metrics(global_steps, numbers)
         metrics.update(derived)
         self.writer.metrics(global_steps, numbers | derived)
+        self._commit_checkpoint()
 
     def _population_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         result: dict[str, float] = {}

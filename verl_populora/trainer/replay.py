@@ -1,5 +1,7 @@
 """verl's replay buffer with a reproducible order of samples."""
 
+from collections.abc import Callable
+
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
@@ -17,6 +19,13 @@ class OrderedReplayBuffer(ReplayBuffer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, poll_interval=_POLL_SECONDS, **kwargs)
+        # Called while waiting; raises when the samples can't come any more. verl itself would wait for ever for the
+        # episodes of a rollout worker that has died.
+        self.watch: Callable[[], None] = lambda: None
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        self.watch()
+        return super()._wait_for_next_poll(partition_id, last_debug_time)
 
     def _materialize_batch(self, *args, **kwargs) -> KVBatchMeta:
         batch = super()._materialize_batch(*args, **kwargs)
