@@ -41,7 +41,7 @@ for module in {modules}:
 
 
 # Command-line tools sit on top of everything: they may import all packages, and no module imports them.
-TOOLS = {"azr_overrides/compare.py"}
+TOOLS = {"azr_overrides/compare.py", "verl_populora/doctor.py"}
 
 
 def modules_of(place: str) -> list[str]:
