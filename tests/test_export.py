@@ -1,14 +1,6 @@
 """Exported members load elsewhere and compute what the member computed."""
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from pathlib import Path
 
 import pytest
 import torch
@@ -130,51 +122,3 @@ def test_a_run_without_checkpoint_and_no_run(tmp_path, capsys):
     assert export.main([str(tmp_path / "missing")]) == 1
     error = capsys.readouterr().err
     assert "no complete checkpoint yet" in error and "is not a directory" in error
-
-
-def post(port, model):
-    body = {"model": model, "prompt": "def f(x):", "max_tokens": 12, "temperature": 0}
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)["choices"][0]["text"]
-
-
-@pytest.mark.slow
-@pytest.mark.e2e
-def test_vllm_serves_the_exported_adapters(run, tmp_path):
-    pytest.importorskip("vllm")
-    assert export.main([str(run), "--member", "all", "--format", "vllm", "--output", str(tmp_path / "out")]) == 0
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {
-        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
-        "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }  # fmt: skip
-    options = ["--port", str(port), "--host", "127.0.0.1", "--enforce-eager", "--max-model-len", "64"]
-    log = tmp_path / "serve.log"
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            ["bash", str(tmp_path / "out" / "serve.sh"), *options],
-            env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 240
-        while True:
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                break
-            except OSError:
-                time.sleep(1)
-        texts = {name: post(port, name) for name in (BASE, "student1", "student2-g1", "student3-g1", "teacher1")}
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-    assert len(set(texts.values())) == len(texts), texts
