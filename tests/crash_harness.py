@@ -260,11 +260,12 @@ def main() -> int:
     assert status == 0, "the undisturbed run failed"
     a_step = (time.monotonic() - began) / options.steps
     rng, hits, starts = random.Random(options.seed), Counter(), 0
-    targets = ("checkpoint", "evolution", "records", "checkpoint", "metrics", "evolution", "plan", "update")
+    targets = ("checkpoint", "records", "evolution", "update", "checkpoint", "metrics", "evolution", "plan", "records")
     while hits.total() < options.kills:
         pid = start(options.directory / "killed", options.steps, phase)
         with contextlib.suppress(ChildProcessError):
-            hit = kill_somewhere(pid, phase, targets[starts % len(targets)], rng, a_step)
+            longest = a_step if starts % 2 else 0.0  # every other kill comes at once, to be sure of its phase
+            hit = kill_somewhere(pid, phase, targets[starts % len(targets)], rng, longest)
         starts += 1
         if hit is None:
             break

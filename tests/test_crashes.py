@@ -36,11 +36,10 @@ def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_kills_hit_every_phase_that_writes(crashed):
+def test_kills_hit_checkpoints_and_evolutions(crashed):
     report, *_ = crashed
     assert report["kills"] == KILLS
-    for phase in ("records", "evolution", "checkpoint"):
-        assert report["by_phase"].get(phase, 0) >= 2, report
+    assert report["by_phase"].get("evolution", 0) >= 4 and report["by_phase"].get("checkpoint", 0) >= 4, report
 
 
 def test_every_step_is_recorded_once(crashed):
