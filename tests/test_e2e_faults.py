@@ -87,7 +87,7 @@ def struck(population_run, tmp_path_factory):
         worker.kill()
         seen = {"code": run.wait(), "output": run.output}
     seen |= {"newest": newest(run_dir), "exit_reason": RunReader(run_dir).run_info()["exit_reason"]}
-    train(run_dir, *POPULATION)
+    train(run_dir, *POPULATION, "trainer.total_training_steps=5")
     return run_dir, seen
 
 
@@ -110,7 +110,15 @@ def test_killed_sandbox_templates_are_replaced_and_their_work_is_done_again(stru
 def test_a_struck_run_equals_one_that_nothing_happened_to(struck, population_run):
     run_dir, _ = struck
     assert_equal_runs(run_dir, population_run, steps=4)
-    assert RunReader(run_dir).run_info()["exit_reason"] == "finished"
+
+
+def test_a_resumed_run_can_be_given_more_steps(struck):
+    run_dir, _ = struck
+    reader = RunReader(run_dir)
+    assert [row["step"] for row in reader.metrics()] == reader.task_steps() == [1, 2, 3, 4, 5]
+    assert reader.run_info()["exit_reason"] == "finished"
+    versions = {m["name"]: m["version"] for m in members(run_dir, 4)}
+    assert all(r["teacher_version"] == versions[r["teacher"]] for r in reader.tasks(5))
 
 
 @contextlib.contextmanager
@@ -213,7 +221,7 @@ def test_many_kills(tmp_path):
         with Run(run_dir, *overrides) as run:
             run.wait_until(target(run_dir, step))
             time.sleep(rng.uniform(0, 0.2 if target is not a_step_was_recorded else 4.0))
-            if number == kills - 1:
+            if number == 0:
                 others = run.tree()[:-1]
                 run.process.kill()
                 _, alive = psutil.wait_procs(others, timeout=60)

@@ -92,14 +92,6 @@ def test_children_are_recorded_and_can_be_recomputed_bit_for_bit(population_run)
         assert name in {record["name"] for record in reader.lineage()}
 
 
-def test_a_finished_run_continues_with_more_steps(population_run):
-    train(population_run, "population=2t2s", "population.evolution.interval=2", "trainer.total_training_steps=5")
-    reader = RunReader(population_run)
-    assert [row["step"] for row in reader.metrics()] == [1, 2, 3, 4, 5]
-    versions = {m["name"]: m["version"] for m in members(population_run, 4)}
-    assert all(r["teacher_version"] == versions[r["teacher"]] for r in reader.tasks(5))
-
-
 def test_the_single_agent_trains(tmp_path):
     # Several samples of each role and kind: TRR++ has no advantage for one alone.
     train(tmp_path / "run", "population=single", "data.train_batch_size=4", "trainer.total_training_steps=2")
