@@ -17,7 +17,8 @@ from tests.e2e_support import POPULATION, Run, adapter, differs, lines, members,
 from verl_populora.rundir import RunReader
 from verl_populora.trainer import checkpoints
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+# Five starts in one fixture, which a busy machine makes slow.
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1800)]
 FAILED = 1
 
 
