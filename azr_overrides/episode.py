@@ -73,6 +73,7 @@ class Player:
 
     name: str
     adapter_id: int
+    learns: bool = True  # False: a past student, whose attempts reward the teacher and train nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +297,7 @@ class Episode:
                 attempt.generation,
             )
             for attempt in attempts
+            if attempt.student.learns
         ]
 
     def _record(self, index: int, proposal: _Proposal, reward: float | None, well_formed: bool) -> dict[str, Any]:
@@ -354,7 +356,7 @@ class Episode:
             "accuracy": attempt.verdict.accuracy,
             "detail": attempt.verdict.detail,
             "reward": attempt.reward,
-            "trained": self.plan.train_attempts,
+            "trained": self.plan.train_attempts and attempt.student.learns,
             "response_tokens": attempt.generation.tokens,
             "version": attempt.generation.version,
             "completion": attempt.generation.text,

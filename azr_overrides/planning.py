@@ -9,7 +9,7 @@ from azr_overrides.episode import EpisodePlan, Player
 from azr_overrides.sizes import StepSizes
 from azr_overrides.tasks.composites import CompositeSchedule, helper_sources
 from azr_overrides.tasks.types import TaskKind
-from verl_populora.members import Member
+from verl_populora.members import Guest, Member
 from verl_populora.selfplay.matchmaking import Match
 
 
@@ -44,7 +44,9 @@ class Planner:
         self.rng = rng
         self.seed = seed
 
-    def population_step(self, step: int, matches: Sequence[Match], members: Mapping[str, Member]) -> list[EpisodePlan]:
+    def population_step(
+        self, step: int, matches: Sequence[Match], members: Mapping[str, Member | Guest]
+    ) -> list[EpisodePlan]:
         """Episodes of every teacher: it writes for the students of its matches."""
         opponents: dict[str, list[Player]] = {}
         for match in matches:
@@ -115,5 +117,5 @@ def _name(step: int, number: int) -> str:
     return f"s{step}e{number:04d}"
 
 
-def _player(member: Member) -> Player:
-    return Player(member.name, member.adapter_id)
+def _player(member: Member | Guest) -> Player:
+    return Player(member.name, member.adapter_id, learns=isinstance(member, Member))

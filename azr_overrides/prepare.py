@@ -49,7 +49,11 @@ def prepare(config: DictConfig) -> StepSizes:
     try:
         sizes = step_sizes(config)
         GuessRule.from_config(config)
-        layout = PopulationLayout.build(int(config.population.teachers), int(config.population.students))
+        layout = PopulationLayout.build(
+            int(config.population.teachers),
+            int(config.population.students),
+            guest=float(config.population.evolution.hall_of_fame_matches) > 0,
+        )
     except MissingMandatoryValue as error:
         raise ConfigError(str(error)) from error
     except ValueError as error:

@@ -91,7 +91,7 @@ class AzrTrainer(PopulationTrainer):
         members = self.population.members
         self.matches = self.population.make_matches(step)
         if self.matches:
-            return self.planner.population_step(step, self.matches, members)
+            return self.planner.population_step(step, self.matches, self.population.players())
         (agent,) = members.values()
         return self.planner.single_step(step, agent)
 
@@ -105,7 +105,7 @@ class AzrTrainer(PopulationTrainer):
         matches = self._rate(records)
         self.writer.tasks(self.global_steps, records)
         self.writer.matches(matches)
-        seats = {member.name: seat for seat, member in self.population.members.items()}
+        seats = {player.name: seat for seat, player in self.population.players().items()}
         metrics.update(task_metrics(records, seats.__getitem__))
         coverage = self.coverage.add_batch(task.program for task in fresh)
         metrics |= {"coverage/new": coverage.new, "coverage/total": coverage.total}
@@ -197,7 +197,7 @@ class AzrTrainer(PopulationTrainer):
             own = [r for r in records if r["teacher"] == name and r["reward"] is not None]
             if not own:
                 continue
-            student = self.population.members[match.student].name
+            student = self.population.players()[match.student].name
             observation = match_observation(own, student, self.code_f_reward_type)
             outcome = self.population.record_match(match, observation)
             outcomes.append({"step": self.global_steps, "tasks": len(own), **outcome})

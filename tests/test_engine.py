@@ -13,6 +13,7 @@ pytest.importorskip("verl")
 
 from tests.engine_setup import batch_of, make_engine, ppo_partial, sample  # noqa: E402
 from verl_populora.engine.actor import NonFiniteWeights  # noqa: E402
+from verl_populora.layout import PopulationLayout  # noqa: E402
 
 MODEL = Path(__file__).parents[1] / "recipes" / "tiny_base" / "model"
 SEATS = ("teacher1", "teacher2", "student1", "student2")
@@ -137,6 +138,25 @@ def test_only_changed_members_are_sent():
     assert {int(key.split("::")[0]) for key, _ in stream} == {1, 2, 3}
     assert {i: d["version"] for i, d in description["population"].items()} == {1: 1, 2: 1, 3: 1, 4: 0}
     assert [r.version for r in engine.receipts()] == [1, 1, 1, 0]
+
+
+def test_a_guest_is_sent_with_a_receipt_and_never_trained():
+    engine = make_engine(MODEL, population=PopulationLayout.build(2, 2, guest=True).to_config())
+    past = snapshot(engine, "student2")
+    engine.set_guest(7, past)
+    list(engine.get_per_tensor_param(base_sync_done=True)[0])
+    assert {r.adapter_id: (r.seat, r.version) for r in engine.receipts()}[5] == ("guest", 7)
+    train(engine, SAMPLES, steps=1)
+    stream, description = engine.get_per_tensor_param(base_sync_done=True)
+    assert 5 not in {int(key.split("::")[0]) for key, _ in stream}
+    assert description["population"][5]["version"] == 7 and equal(engine.export_guest(), past)
+    with pytest.raises(ValueError, match="samples name adapters"):
+        train(engine, [sample(5, 6, 1.0)], steps=1)
+    engine.set_guest(9, snapshot(engine, "student1"))
+    stream, _ = engine.get_per_tensor_param(base_sync_done=True)
+    assert {int(key.split("::")[0]) for key, _ in stream} == {5}
+    with pytest.raises(ValueError, match="it is of another run"):
+        engine.set_guest(10, {name: tensor[:1] for name, tensor in past.items()})
 
 
 def test_the_base_is_never_sent():

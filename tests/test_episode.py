@@ -223,3 +223,12 @@ def test_several_students_try_the_same_task_and_are_told_apart():
     assert record["student"] == "student1, student2"
     assert [attempt["student"] for attempt in record["attempts"]] == ["student1"] * 2 + ["student2"] * 2
     assert len({*policy.seeds[2], *policy.seeds[3]}) == 4
+
+
+def test_a_past_students_attempts_reward_the_teacher_and_train_nobody():
+    right, wrong = answer("```output\n6\n```"), answer("```output\n7\n```")
+    past = Player("student1", 3, learns=False)
+    result = run(Script(teacher=[proposal()], other=[right, wrong]), students=(past,))
+    assert rewards(result, "propose") == [0.5] and rewards(result, "solve") == []
+    assert [attempt["trained"] for attempt in result.records[0]["attempts"]] == [False, False]
+    assert not result.drops

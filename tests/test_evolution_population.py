@@ -170,6 +170,8 @@ def test_a_founder_has_no_recipe():
         ({"selection": "roulette"}, "unknown selection operator"),
         ({"selection_params": {"fraction": 2.0}}, "fraction"),
         ({"hall_of_fame": -1}, "hall_of_fame"),
+        ({"hall_of_fame": 1, "hall_of_fame_matches": 1.5}, "hall_of_fame_matches"),
+        ({"hall_of_fame_matches": 0.2}, "needs past members: set population.evolution.hall_of_fame"),
     ],
 )
 def test_bad_settings_are_refused_at_the_start(settings, message):
@@ -192,7 +194,7 @@ def test_the_hall_of_fame_keeps_the_fittest_of_each_role_over_restarts(tmp_path)
     members = population(4, 1)
     hall = HallOfFame(tmp_path, capacity=2, base_model_name="base")
     entered = [
-        hall.consider(member, adapter(seed), fitness, step=seed)
+        hall.consider(member, adapter(seed), fitness, seed, (fitness, 1.0))
         for seed, (member, fitness) in enumerate(zip(members, (3.0, 1.0, 2.0, 0.5, -9.0), strict=True))
     ]
     assert entered == [True, True, True, False, True]
@@ -214,10 +216,10 @@ def test_a_later_version_replaces_the_same_member_in_the_hall_of_fame(tmp_path):
     hall = HallOfFame(tmp_path, capacity=3, base_model_name="base")
     first = Member("student1", Role.STUDENT, 1, version=3)
     later = Member("student1", Role.STUDENT, 1, version=8)
-    assert hall.consider(first, adapter(0), 5.0, step=10)
-    assert hall.consider(later, adapter(1), 4.0, step=20)
+    assert hall.consider(first, adapter(0), 5.0, 10, (8.0, 1.0))
+    assert hall.consider(later, adapter(1), 4.0, 20, (7.0, 1.0))
     (entry,) = hall.entries(Role.STUDENT)
-    assert (entry.version, entry.fitness) == (8, 4.0)
+    assert (entry.version, entry.fitness, entry.rating) == (8, 4.0, (7.0, 1.0))
     assert not (tmp_path / "student1-v3").exists()
 
 

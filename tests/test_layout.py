@@ -43,3 +43,15 @@ def test_a_model_configuration_without_population_says_how_to_start():
 
     with pytest.raises(ValueError, match=r"azr_overrides\.main"):
         PopulationLayout.from_model_config(ModelConfig)
+
+
+def test_a_guest_has_an_id_of_its_own_that_no_seat_has():
+    layout = PopulationLayout.build(2, 2, guest=True)
+    assert layout.guest_id == 5 and layout.slots == 5 and len(layout.seats) == 4
+    assert PopulationLayout.build(61, 61, guest=True).guest_id == 124
+    assert PopulationLayout.build(2, 2).slots == 4
+
+    class ModelConfig:
+        lora = {"population": layout.to_config()}
+
+    assert PopulationLayout.from_model_config(ModelConfig) == layout

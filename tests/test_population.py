@@ -3,7 +3,9 @@ import json
 import pytest
 
 from verl_populora.evolution.config import EvolutionConfig
+from verl_populora.evolution.hall_of_fame import Laureate
 from verl_populora.layout import PopulationLayout
+from verl_populora.members import GUEST, Role
 from verl_populora.population import Population, PopulationRules
 from verl_populora.selfplay.ratings import MatchObservation
 
@@ -103,3 +105,48 @@ def test_a_teacher_meets_several_different_students_a_step():
             assert sorted(met) == ["student1", "student2", "student3"]
     one, plain = (population(4, 4, rules=PopulationRules(students_per_task=count)) for count in (2, 1))
     assert one.make_matches(1)[:4] == plain.make_matches(1)
+
+
+# ---- past students as opponents -------------------------------------------------------------------------------------
+
+PAST = [Laureate(f"student{n}", Role.STUDENT, 7, 3.0, 5, (20.0 + n, 2.0)) for n in (1, 2, 3)]
+
+
+def with_guest(rate, seed=1):
+    rules = PopulationRules(evolution=EvolutionConfig(hall_of_fame=3, hall_of_fame_matches=rate))
+    one = Population(PopulationLayout.build(3, 3, guest=True), rules, seed)
+    one.seat_guest(PAST[1], step=4)
+    return one
+
+
+def test_the_guest_is_met_at_its_rate_and_the_drawn_probabilities_say_so():
+    one = with_guest(0.25)
+    matches = [match for step in range(400) for match in one.make_matches(step)]
+    met = [match for match in matches if match.student == GUEST]
+    assert 0.2 < len(met) / len(matches) < 0.3
+    assert {match.probability for match in met} == {0.25}
+    assert all(match.probability <= 0.75 for match in matches if match.student != GUEST)
+
+
+def test_only_the_living_opponents_rating_moves():
+    one = with_guest(1.0)
+    (match, *_) = one.make_matches(5)
+    before = dict(one.ratings)
+    told = one.record_match(match, MatchObservation(1.0, 4, 16))
+    assert told["student"] == "student2" and told["student_rating"] == [22.0, 2.0]
+    assert one.ratings[match.teacher].mu < before[match.teacher].mu
+    assert {seat for seat in one.ratings if one.ratings[seat] != before[seat]} == {match.teacher}
+
+
+def test_a_guest_and_what_it_meets_survive_a_restart():
+    one = with_guest(0.5)
+    resumed = Population(one.layout, one.rules, seed=1)
+    resumed.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert resumed.guest == one.guest
+    assert [resumed.make_matches(step) for step in range(5, 15)] == [one.make_matches(step) for step in range(5, 15)]
+
+
+def test_every_past_student_is_invited_now_and_then_and_none_without_the_option():
+    one = with_guest(0.5)
+    assert {one.choose_guest(PAST, step) for step in range(40)} == set(PAST)
+    assert one.choose_guest([], 3) is None and population().choose_guest(PAST, 3) is None

@@ -20,10 +20,15 @@ class PopulationLayout:
     seats: tuple[str, ...]
     roles: tuple[Role, ...]
     adapter_ids: tuple[int, ...]  # 1-based, unique
+    guest_id: int | None = None  # adapter id of a past student, which is served but not trained; None: no such slot
 
     @classmethod
-    def build(cls, teachers: int, students: int) -> "PopulationLayout":
-        """The layout of ``teachers`` and ``students``; both zero means the single-agent baseline."""
+    def build(cls, teachers: int, students: int, guest: bool = False) -> "PopulationLayout":
+        """The layout of ``teachers`` and ``students``; both zero means the single-agent baseline.
+
+        Args:
+            guest: keep one more slot in the rollout engine, for a past student.
+        """
         if teachers == 0 and students == 0:
             return cls(("agent1",), (Role.AGENT,), (1,))
         if teachers < 1 or students < 1:
@@ -33,7 +38,13 @@ class PopulationLayout:
             )
         roles = (Role.TEACHER,) * teachers + (Role.STUDENT,) * students
         seats = [f"teacher{i + 1}" for i in range(teachers)] + [f"student{i + 1}" for i in range(students)]
-        return cls(tuple(seats), roles, tuple(_adapter_ids(len(seats))))
+        *ids, guest_id = _adapter_ids(len(seats) + 1)
+        return cls(tuple(seats), roles, tuple(ids), guest_id if guest else None)
+
+    @property
+    def slots(self) -> int:
+        """How many adapters the rollout engine serves."""
+        return len(self.seats) + (self.guest_id is not None)
 
     @classmethod
     def from_model_config(cls, model_config: Any) -> "PopulationLayout":
@@ -52,13 +63,15 @@ class PopulationLayout:
             tuple(population["seats"]),
             tuple(Role(role) for role in population["roles"]),
             tuple(int(i) for i in population["adapter_ids"]),
+            population["guest_id"],
         )
 
-    def to_config(self) -> dict[str, list]:
+    def to_config(self) -> dict[str, Any]:
         return {
             "seats": list(self.seats),
             "roles": [str(role) for role in self.roles],
             "adapter_ids": list(self.adapter_ids),
+            "guest_id": self.guest_id,
         }
 
     def id_of(self, seat: str) -> int:

@@ -23,6 +23,23 @@ class Lineage:
     seed: int = 0  # seed of the operator's own random stream
 
 
+GUEST = "guest"  # the seat of a past student, which is served but never trained
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A past member that living ones meet for a step; its weights and its rating stay as they were."""
+
+    name: str  # the name it had in the population
+    adapter_id: int
+    version: int  # of its seat: the step after which it was seated
+    rating: tuple[float, float]  # (mu, sigma) when it was replaced
+
+    @property
+    def seat(self) -> str:
+        return GUEST
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One adapter of the population.

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from verl_populora.evolution.config import EvolutionConfig
+from verl_populora.evolution.hall_of_fame import Laureate
 from verl_populora.evolution.population import Birth, Evolution
 from verl_populora.layout import PopulationLayout
-from verl_populora.members import Lineage, Member, Role
+from verl_populora.members import GUEST, Guest, Lineage, Member, Role
 from verl_populora.selfplay.matchmaking import Match, make_matchmaker
 from verl_populora.selfplay.ratings import MatchObservation, Rating, make_rating_model
 from verl_populora.selfplay.selection import make_fitness
 
+_GUEST_STREAM = 2  # the first two streams of a seed are those of matches and of evolution
 _REWARDS_KEPT = 100  # steps; the longest window of a fitness by reward
 
 
@@ -55,6 +57,8 @@ class Population:
             seat: Member(seat=seat, role=role, adapter_id=adapter_id)
             for seat, role, adapter_id in zip(layout.seats, layout.roles, layout.adapter_ids, strict=True)
         }
+        self.guest: Guest | None = None  # the past student that may be met in the next step
+        self._seed = seed
         self.ratings: dict[str, Rating] = {seat: self._rating_model.initial() for seat in layout.seats}
         self._rewards: dict[str, deque[float]] = {seat: deque(maxlen=_REWARDS_KEPT) for seat in layout.seats}
 
@@ -74,12 +78,15 @@ class Population:
         """Distinct students for every teacher; seats as names. Empty for the single agent.
 
         All teachers draw their first student together, as the matchmaker spreads them; each further one is drawn by
-        the same rule from those that the teacher has not met in this step.
+        the same rule from those that the teacher has not met in this step. With a guest seated, every teacher's first
+        student gives way to it with probability ``evolution.hall_of_fame_matches``.
         """
         if not self.is_rated:
             return []
         teachers, students = self.layout.with_role(Role.TEACHER), self.layout.with_role(Role.STUDENT)
         matches = self._matchmaker.pair(teachers, students, self._win_probability, self._match_rng, step)
+        if self.guest is not None:
+            matches = self._with_guest(matches, step)
         for _ in range(1, self.rules.students_per_task):
             for teacher in teachers:
                 met = {match.student for match in matches if match.teacher == teacher}
@@ -87,21 +94,60 @@ class Population:
                 matches += self._matchmaker.pair([teacher], others, self._win_probability, self._match_rng, step)
         return matches
 
+    def _with_guest(self, matches: Sequence[Match], step: int) -> list[Match]:
+        rate = self.rules.evolution.hall_of_fame_matches
+        draws = self._guest_stream(1, step).random(len(matches))
+        return [
+            replace(match, student=GUEST, probability=rate)
+            if draw < rate
+            else replace(match, probability=match.probability * (1.0 - rate))
+            for match, draw in zip(matches, draws, strict=True)
+        ]
+
+    def _guest_stream(self, purpose: int, step: int) -> np.random.Generator:
+        """Depends on the seed and the step alone, so that a resumed run draws the same."""
+        return np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(_GUEST_STREAM, purpose, step)))
+
+    def choose_guest(self, past: Sequence[Laureate], step: int) -> Laureate | None:
+        """A past student for the step after ``step``, each equally likely; None without any, or where that is off."""
+        if not past or not self.rules.evolution.hall_of_fame_matches:
+            return None
+        return past[int(self._guest_stream(0, step).integers(len(past)))]
+
+    def seat_guest(self, laureate: Laureate, step: int) -> Guest:
+        """Let ``laureate`` stand in the matches of the steps after ``step``."""
+        assert self.layout.guest_id is not None
+        self.guest = Guest(laureate.name, self.layout.guest_id, step, laureate.rating)
+        return self.guest
+
+    def players(self) -> dict[str, Member | Guest]:
+        """Everybody who can stand in a match, by seat."""
+        return {**self.members, **({GUEST: self.guest} if self.guest else {})}
+
     def record_match(self, match: Match, observation: MatchObservation) -> dict[str, Any]:
-        """Update both ratings; returns what ``matches.jsonl`` says of the outcome."""
-        update = self._rating_model.update(self.ratings[match.teacher], self.ratings[match.student], observation)
-        self.ratings[match.teacher], self.ratings[match.student] = update.teacher, update.student
+        """Update the ratings of living members; returns what ``matches.jsonl`` says of the outcome."""
+        update = self._rating_model.update(self.ratings[match.teacher], self._rating_of(match.student), observation)
+        self.ratings[match.teacher] = update.teacher
+        if match.student != GUEST:
+            self.ratings[match.student] = update.student
+        players = self.players()
         return {
-            "teacher": self.members[match.teacher].name,
-            "student": self.members[match.student].name,
+            "teacher": players[match.teacher].name,
+            "student": players[match.student].name,
             "probability": match.probability,
             "expected": update.expected,
             "valid": observation.valid_tasks,
             "solve_rate": observation.solve_rate,
             "result": str(update.result),
             "teacher_rating": list(asdict(update.teacher).values()),
-            "student_rating": list(asdict(update.student).values()),
+            "student_rating": list(asdict(self._rating_of(match.student)).values()),
         }
+
+    def _rating_of(self, seat: str) -> Rating:
+        if seat != GUEST:
+            return self.ratings[seat]
+        assert self.guest is not None
+        return Rating(*self.guest.rating)
 
     def record_reward(self, seat: str, reward: float) -> None:
         """A member's mean reward of this step, for fitness by reward."""
@@ -159,6 +205,7 @@ class Population:
                 {**asdict(member), "name": member.name, "rating": list(asdict(self.ratings[seat]).values())}
                 for seat, member in self.members.items()
             ],
+            "guest": None if self.guest is None else asdict(self.guest),
             "rewards": {seat: list(rewards) for seat, rewards in self._rewards.items()},
             "match_rng": self._match_rng.bit_generator.state,
             "evolution_rng": self._evolution_rng.bit_generator.state,
@@ -194,6 +241,8 @@ class Population:
                 ),
             )
             self.ratings[record["seat"]] = Rating(*record["rating"])
+        guest = state["guest"]
+        self.guest = None if guest is None else Guest(**{**guest, "rating": tuple(guest["rating"])})
         for seat, rewards in state["rewards"].items():
             self._rewards[seat].extend(rewards)
         self._match_rng.bit_generator.state = state["match_rng"]

@@ -9,6 +9,9 @@ memory returned to the system: a birth allocates a new adapter, so page faults b
 ``populora_vs_ours`` compares the spectral mutation with the PyPI package populora 0.4.5 on the same factors, and
 ``spectrum_error`` the largest deviation of a child's singular values at epsilon = 0 from a float64 reference, relative
 to the largest one. Both need the package (``pip install populora==0.4.5``); ``populora`` is null without it.
+
+``extra_memory_vs_layer_float64`` is the peak of tensors beside the child, for all workers together, in units of one
+layer's factors in float64.
 """
 
 import argparse
@@ -27,6 +30,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from verl_populora.adapters.weights import AdapterWeights, LoraFactors
+from verl_populora.evolution.operators.base import MAX_WORKERS
 from verl_populora.evolution.registry import ALIASES, make_operator
 
 HIDDEN, KEY_VALUE, INTERMEDIATE = 3584, 512, 18944
@@ -79,7 +83,8 @@ def main() -> None:
         "ops": {},
     }
     for short, operator in operators.items():
-        extra = peak_bytes(calls[short]) - child_bytes
+        # Every worker may hold the temporaries of its own module at the same time.
+        extra = (peak_bytes(calls[short]) - child_bytes) * min(options.threads, MAX_WORKERS)
         result["ops"][short] = {
             "name": operator.name,
             "s": round(seconds[short], 4),
@@ -181,9 +186,15 @@ def flat_tensors(values: Any) -> list[Tensor]:
 
 
 def peak_bytes(call: Callable[[], Any]) -> int:
-    """Largest number of bytes in tensors that ``call`` created and that lived at one time."""
+    """Largest number of bytes in tensors that ``call`` created and that lived at one time, with one worker.
+
+    The tracker sees only the thread that it was entered in, which is where a single worker runs.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with _PeakMemory() as tracker:
         outcome = call()
+    torch.set_num_threads(threads)
     del outcome
     return tracker.peak
 

@@ -28,6 +28,7 @@ from verl_populora.engine import wire
 from verl_populora.engine.delivery import AdapterReceipt, checksum
 from verl_populora.engine.entropy import EntropyBonus
 from verl_populora.layout import PopulationLayout
+from verl_populora.members import GUEST
 
 ENGINE_VENDOR = "populora"  # chosen with the environment variable VERL_ENGINE_VENDOR
 
@@ -52,6 +53,7 @@ class PopulationEngine(FSDPEngineWithLMHead):
             )
         self.layout = PopulationLayout.from_model_config(self.model_config)
         self.versions = dict.fromkeys(self.layout.seats, 0)
+        self._guest: tuple[int, dict[str, torch.Tensor]] | None = None  # version and PEFT state of the guest
         self._sent: dict[str, AdapterReceipt] = {}  # what the rollout was given last
         self._scales: dict[str, float] = {}
         self._norms: dict[str, float] = {}
@@ -221,36 +223,53 @@ class PopulationEngine(FSDPEngineWithLMHead):
             raise ValueError(
                 "the rollout must load the base by itself: set actor_rollout_ref.rollout.load_format=safetensors"
             )
-        changed = [s for s in self.layout.seats if s not in self._sent or self._sent[s].version != self.versions[s]]
+        served = {seat: (self.layout.id_of(seat), self.versions[seat]) for seat in self.layout.seats}
+        if self._guest is not None and self.layout.guest_id is not None:
+            served[GUEST] = self.layout.guest_id, self._guest[0]
+        changed = {
+            seat: place
+            for seat, place in served.items()
+            if seat not in self._sent or self._sent[seat].version != place[1]
+        }
+        # A guest was trained in a seat of this run, so that every seat's configuration is its own.
+        config = self.lora.peft_config(self.layout.seats[0])
         description = {
-            self.layout.id_of(seat): {
-                "seat": seat,
-                "version": self.versions[seat],
-                "config": self.lora.peft_config(seat),
-            }
-            for seat in self.layout.seats
+            adapter_id: {"seat": seat, "version": version, "config": config}
+            for seat, (adapter_id, version) in served.items()
         }
         return self._stream(changed), {"population": description}
 
-    def _stream(self, seats: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        for seat in seats:
-            state = self.lora.export(seat)
-            adapter_id = self.layout.id_of(seat)
-            self._sent[seat] = AdapterReceipt(
-                adapter_id, seat, self.versions[seat], len(state), checksum(state), bound=len(state)
-            )
+    def _stream(self, places: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, torch.Tensor]]:
+        for seat, (adapter_id, version) in places.items():
+            state = self._guest[1] if seat == GUEST and self._guest else self.lora.export(seat)
+            self._sent[seat] = AdapterReceipt(adapter_id, seat, version, len(state), checksum(state), bound=len(state))
             for name, tensor in state.items():
                 yield wire.pack(adapter_id, name), tensor
 
     def receipts(self) -> list[AdapterReceipt]:
         """What the rollout should hold after the last synchronisation."""
-        return [self._sent[seat] for seat in self.layout.seats if seat in self._sent]
+        return list(self._sent.values())
 
     # ---- members as data ----------------------------------------------------------------------------------------
 
     def export_member(self, seat: str) -> dict[str, torch.Tensor]:
         """Full PEFT state dict of one seat on the CPU; collective, to be called on every rank."""
         return {name: tensor.cpu() for name, tensor in self.lora.export(seat).items()}
+
+    def set_guest(self, version: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Serve these weights in the guest's slot from the next synchronisation on; they are never trained.
+
+        Raises:
+            ValueError: they are not the tensors that a seat of this run has.
+        """
+        expected = {name: parameter.shape for name, parameter in self.lora.named_parameters_of(self.layout.seats[0])}
+        if {name: tensor.shape for name, tensor in state.items()} != expected:
+            raise ValueError("the guest's adapter has other tensors than this run's members: it is of another run")
+        self._guest = version, {name: state[name].to(get_device_id()) for name in expected}
+
+    def export_guest(self) -> dict[str, torch.Tensor]:
+        """The guest's PEFT state on the CPU; empty without a guest."""
+        return {} if self._guest is None else {name: tensor.cpu() for name, tensor in self._guest[1].items()}
 
     def replace_member(self, seat: str, state: Mapping[str, torch.Tensor]) -> None:
         """Put new weights into a seat: fresh optimiser state, next version; collective."""

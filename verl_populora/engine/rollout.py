@@ -47,7 +47,7 @@ class PopulationServer(vLLMHttpServer):
     async def run_server(self, args) -> None:
         # verl fixes max_loras to 1 after the user's engine arguments. One slot more than members: vLLM's CPU operators
         # index rows without an adapter with -1, the last slot, which therefore has to stay empty.
-        slots = len(PopulationLayout.from_model_config(self.model_config).seats) + 1
+        slots = PopulationLayout.from_model_config(self.model_config).slots + 1
         args.max_loras = slots
         args.max_cpu_loras = slots
         await super().run_server(args)

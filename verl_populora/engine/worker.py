@@ -29,6 +29,7 @@ from verl_populora.evolution.hall_of_fame import HallOfFame
 from verl_populora.evolution.lineage import make_child
 from verl_populora.evolution.population import Birth
 from verl_populora.members import Member
+from verl_populora.selfplay.ratings import Rating
 
 ENGINE_STATE = "engine.json"
 
@@ -89,12 +90,28 @@ class PopulationWorker(ActorRolloutRefWorker):
         return dict(self._engine.versions)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def honour(self, folder: str, capacity: int, entries: Sequence[tuple[Member, float]], step: int) -> None:
-        """Offer members, with their fitness, to the hall of fame in ``folder``."""
-        for member, fitness in entries:
+    def honour(self, folder: str, capacity: int, entries: Sequence[tuple[Member, float, Rating]], step: int) -> None:
+        """Offer members, with their fitness and rating, to the hall of fame in ``folder``."""
+        for member, fitness, rating in entries:
             weights = self._weights(member.seat)
             if self._is_first:
-                HallOfFame(folder, capacity, self._engine.model_config.path).consider(member, weights, fitness, step)
+                hall = HallOfFame(folder, capacity, self._engine.model_config.path)
+                hall.consider(member, weights, fitness, step, (rating.mu, rating.sigma))
+        torch.distributed.barrier()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def seat_guest(self, adapter: str, version: int) -> None:
+        """Serve the PEFT folder ``adapter`` as the guest, from the next synchronisation on."""
+        self._engine.set_guest(version, to_state_dict(read_peft(adapter).weights))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_guest(self, adapter: str) -> None:
+        """Write the guest as the PEFT folder ``adapter``: the hall of fame may have dropped it when a run resumes."""
+        if self._is_first:
+            engine, model = self._engine, self._engine.model_config
+            weights = from_state_dict(engine.export_guest(), model.lora_rank, model.lora_alpha)
+            write_peft(adapter, weights, model.path, engine.lora.peft_config(engine.layout.seats[0]))
+        torch.distributed.barrier()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def diversity(self, collapse_cosine: float) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class EvolutionConfig:
     crossovers: Mapping[str, Mapping[str, Any]] = field(default_factory=_default_crossovers)
     cross_role: bool = False  # parents may come from the other role
     hall_of_fame: int = 0  # best past members of each role kept on disk; 0 keeps none
+    hall_of_fame_matches: float = 0.0  # probability with which a match is played against a past student
     collapse_cosine: float = 0.99  # mean pairwise cosine of dW from which a population counts as copies
 
     def __post_init__(self) -> None:
@@ -51,6 +52,15 @@ class EvolutionConfig:
             raise ValueError("population.evolution.crossovers is empty; set crossover_rate=0 or name a crossover")
         if self.hall_of_fame < 0:
             raise ValueError(f"population.evolution.hall_of_fame must not be negative, got {self.hall_of_fame}")
+        if not 0.0 <= self.hall_of_fame_matches <= 1.0:
+            raise ValueError(
+                f"population.evolution.hall_of_fame_matches must be in [0, 1], not {self.hall_of_fame_matches}"
+            )
+        if self.hall_of_fame_matches and not self.hall_of_fame:
+            raise ValueError(
+                "population.evolution.hall_of_fame_matches needs past members: set population.evolution.hall_of_fame to"
+                " how many of each role are kept"
+            )
         if not 0.0 < self.collapse_cosine <= 1.0:
             raise ValueError(f"population.evolution.collapse_cosine must be in (0, 1], not {self.collapse_cosine}")
 

@@ -28,7 +28,9 @@ from verl.utils.debug import marked_timer
 
 from verl_populora.engine.delivery import AdapterReceipt, compare
 from verl_populora.engine.worker import PopulationWorker
+from verl_populora.evolution.hall_of_fame import HallOfFame
 from verl_populora.layout import PopulationLayout
+from verl_populora.members import GUEST, Role
 from verl_populora.population import Population
 from verl_populora.rundir import RunWriter, member_record
 from verl_populora.trainer import checkpoints, stopping
@@ -191,6 +193,7 @@ class PopulationTrainer(PPOTrainerSync):
         if self.population.evolves_at(self.global_steps, self.steps_per_epoch):
             with marked_timer("evolve", self.timing_raw):
                 self._evolve()
+        self._invite_guest()
         stop = stopping.requested(self.config.run_dir)
         if stop:
             # verl's loop ends when the step number passes the total.
@@ -231,9 +234,29 @@ class PopulationTrainer(PPOTrainerSync):
         """Enter members that are about to be replaced into the hall of fame."""
         capacity = self.population.rules.evolution.hall_of_fame
         if capacity:
-            folder = str(Path(self.config.run_dir) / "hall_of_fame")
-            entries = [(self.population.members[seat], self._fitness[seat]) for seat in seats]
-            self.actor_rollout_wg.honour(folder, capacity, entries, self.global_steps)
+            population = self.population
+            entries = [(population.members[seat], self._fitness[seat], population.ratings[seat]) for seat in seats]
+            self.actor_rollout_wg.honour(str(self._hall_folder), capacity, entries, self.global_steps)
+
+    @property
+    def _hall_folder(self) -> Path:
+        return Path(self.config.run_dir) / "hall_of_fame"
+
+    def _invite_guest(self) -> None:
+        """Seat a past student for the next step's matches; the coming synchronisation sends its adapter."""
+        if self.layout.guest_id is None:
+            return
+        hall = HallOfFame(
+            self._hall_folder,
+            self.population.rules.evolution.hall_of_fame,
+            self.config.actor_rollout_ref.model.path,
+        )
+        chosen = self.population.choose_guest(hall.entries(Role.STUDENT), self.global_steps)
+        seated = self.population.guest
+        if chosen is None or (seated is not None and seated.name == chosen.name):
+            return
+        guest = self.population.seat_guest(chosen, self.global_steps)
+        self.actor_rollout_wg.seat_guest(str(hall.folder_of(chosen).absolute()), guest.version)
 
     # ---- delivery -----------------------------------------------------------------------------------------------
 
@@ -296,6 +319,8 @@ class PopulationTrainer(PPOTrainerSync):
         names = {seat: member.name for seat, member in members.items()}
         metadata = {seat: member_record(member) for seat, member in members.items()}
         self.actor_rollout_wg.save_members(str(folder.absolute()), names, metadata)
+        if self.population.guest is not None:
+            self.actor_rollout_wg.save_guest(str((folder / GUEST).absolute()))
         state = self.population.state_dict()
         for record in state["members"]:
             record["adapter"] = f"adapters/{record['name']}"
@@ -320,6 +345,8 @@ class PopulationTrainer(PPOTrainerSync):
         self.population.load_state_dict(state)
         names = {seat: member.name for seat, member in self.population.members.items()}
         self.actor_rollout_wg.load_members(str(folder.absolute()), names)
+        if self.population.guest is not None:
+            self.actor_rollout_wg.seat_guest(str((folder / GUEST).absolute()), self.population.guest.version)
         self.global_steps = checkpoints.step_of(folder)
         self.writer.truncate_after(self.global_steps)
         self.load_task_state(json.loads((folder / TRAINER_FILE).read_text()))

@@ -15,7 +15,7 @@ from torch import Tensor
 from verl_populora.adapters.weights import AdapterWeights, LoraFactors
 from verl_populora.evolution.recompression import FactorSpec, recompress
 
-_MAX_WORKERS = 4  # more would wait for the interpreter, and each holds one module's temporaries
+MAX_WORKERS = 4  # modules at once; more would wait for the interpreter, and each holds its own temporaries
 
 _ALIGNMENT = 64  # bytes; what PyTorch gives to every tensor it allocates
 
@@ -137,7 +137,7 @@ def _workers() -> Iterator[Callable[[Callable[[str], LoraFactors], Sequence[str]
         return
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(min(threads, _MAX_WORKERS)) as pool:
+        with ThreadPoolExecutor(min(threads, MAX_WORKERS)) as pool:
             yield pool.map
     finally:
         torch.set_num_threads(threads)

@@ -48,9 +48,27 @@ class DareCrossover(Operator):
         generator: torch.Generator,
         shared: Any,
     ) -> LoraFactors:
-        sparse = [sparsified(parent, self.drop, generator) for parent in parents]
-        combine = combine_factors if self.factorwise else recompress
-        return combine([(self.weight, sparse[0]), (1.0 - self.weight, sparse[1])], spec)
+        weights = (self.weight, 1.0 - self.weight)
+        if self.factorwise:
+            sparse = [sparsified(parent, self.drop, generator) for parent in parents]
+            return combine_factors(list(zip(weights, sparse, strict=True)), spec)
+        return recompress([(1.0, self._sparse_sum(parents, weights, generator))], spec)
+
+    def _sparse_sum(
+        self, parents: tuple[LoraFactors, ...], weights: tuple[float, ...], generator: torch.Generator
+    ) -> LoraFactors:
+        """Stacked factors of the weighted sum, which the sparsified ones are written to one after the other."""
+        ranks = [parent.a.shape[0] for parent in parents]
+        dtype = torch.promote_types(torch.promote_types(parents[0].a.dtype, parents[1].a.dtype), torch.float32)
+        a = parents[0].a.new_empty(sum(ranks), parents[0].a.shape[1], dtype=dtype)
+        b = parents[0].b.new_empty(parents[0].b.shape[0], sum(ranks), dtype=dtype)
+        start = 0
+        for parent, weight, rank in zip(parents, weights, ranks, strict=True):
+            sparse = sparsified(parent, self.drop, generator)
+            a[start : start + rank] = sparse.a
+            torch.mul(sparse.b, weight * sparse.scaling, out=b[:, start : start + rank])
+            start += rank
+        return LoraFactors(a, b, 1.0)
 
 
 def sparsified(update: LoraFactors, drop: float, generator: torch.Generator) -> LoraFactors:
