@@ -97,7 +97,6 @@ class PopulationWorker(ActorRolloutRefWorker):
             if self._is_first:
                 hall = HallOfFame(folder, capacity, self._engine.model_config.path)
                 hall.consider(member, weights, fitness, step, (rating.mu, rating.sigma))
-        torch.distributed.barrier()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def seat_guest(self, adapter: str, version: int) -> None:
@@ -111,7 +110,6 @@ class PopulationWorker(ActorRolloutRefWorker):
             engine, model = self._engine, self._engine.model_config
             weights = from_state_dict(engine.export_guest(), model.lora_rank, model.lora_alpha)
             write_peft(adapter, weights, model.path, engine.lora.peft_config(engine.layout.seats[0]))
-        torch.distributed.barrier()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def diversity(self, collapse_cosine: float) -> dict[str, Any]:
