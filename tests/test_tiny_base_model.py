@@ -63,8 +63,8 @@ def test_it_solves_short_tasks_sometimes_and_longer_ones_less_often(sampler):
         return [solving_rates(await bench.solve(chosen, 2))["solve_rate"] for chosen in (short, long)]
 
     on_short, on_long = on_bench(sampler, measure)
-    assert on_short > 0.2
-    assert 0.0 < on_long < on_short
+    assert on_short > 0.45
+    assert 0.05 < on_long < min(0.6, on_short)  # room to climb
 
 
 def test_greedy_answers_do_not_depend_on_the_batch(sampler):
