@@ -47,13 +47,13 @@ def prepare(config: DictConfig) -> StepSizes:
         OSError: the run directory can't be written.
     """
     try:
-        sizes = step_sizes(config)
-        GuessRule.from_config(config)
         layout = PopulationLayout.build(
             int(config.population.teachers),
             int(config.population.students),
             guest=float(config.population.evolution.hall_of_fame_matches) > 0,
         )
+        sizes = step_sizes(config)
+        GuessRule.from_config(config)
     except MissingMandatoryValue as error:
         raise ConfigError(str(error)) from error
     except ValueError as error:
@@ -265,6 +265,8 @@ def environment(config: DictConfig) -> dict[str, str]:
             "VERL_USE_EXTERNAL_MODULES": "verl_populora.engine.platform_cpu",
             "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            # Otherwise vLLM does not run the model in its engine's process (rollout.engine_kwargs in device/cpu.yaml).
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, min(8, os.cpu_count() or 1)))),
             # Ray gives its workers low priority and starts spare ones; on a small machine both only cost.
             "RAY_worker_niceness": "0",
