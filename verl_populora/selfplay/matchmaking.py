@@ -12,6 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from verl_populora.extensions import installed_part
+
+ENTRY_POINT_GROUP = "verl_populora.matchmakers"
+"""Installed packages add matchmakers by an entry point of this group that loads a ``Matchmaker`` factory."""
+
 WinProbability = Callable[[str, str], float]
 """``(teacher, student) -> `` probability in [0, 1] that the student wins."""
 
@@ -147,11 +152,12 @@ def register_matchmaker(name: str, factory: Callable[..., Matchmaker]) -> None:
 
 
 def make_matchmaker(name: str, **params: Any) -> Matchmaker:
-    """The matchmaker registered as ``name``, built with its own parameters."""
-    if name not in _MATCHMAKERS:
+    """The matchmaker registered as ``name``, here or by an installed package, built with its own parameters."""
+    factory = _MATCHMAKERS.get(name) or installed_part(ENTRY_POINT_GROUP, name)
+    if factory is None:
         raise ValueError(f"unknown matchmaker {name!r}; choose one of {', '.join(sorted(_MATCHMAKERS))}")
     try:
-        return _MATCHMAKERS[name](**params)
+        return factory(**params)
     except TypeError as error:
         raise ValueError(f"matchmaker {name!r} does not take these parameters: {error}") from error
 

@@ -13,6 +13,11 @@ from typing import Any, NamedTuple
 
 import trueskill
 
+from verl_populora.extensions import installed_part
+
+ENTRY_POINT_GROUP = "verl_populora.ratings"
+"""Installed packages add rating models by an entry point of this group that loads a ``RatingModel`` factory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rating:
@@ -267,11 +272,12 @@ def register_rating_model(name: str, factory: Callable[..., RatingModel]) -> Non
 
 
 def make_rating_model(name: str, **params: Any) -> RatingModel:
-    """The rating model registered as ``name``, built with its own parameters."""
-    if name not in _RATING_MODELS:
+    """The rating model registered as ``name``, here or by an installed package, built with its own parameters."""
+    factory = _RATING_MODELS.get(name) or installed_part(ENTRY_POINT_GROUP, name)
+    if factory is None:
         raise ValueError(f"unknown rating model {name!r}; choose one of {', '.join(sorted(_RATING_MODELS))}")
     try:
-        return _RATING_MODELS[name](**params)
+        return factory(**params)
     except TypeError as error:
         raise ValueError(f"rating model {name!r} does not take these parameters: {error}") from error
 

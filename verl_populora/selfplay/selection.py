@@ -12,7 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from verl_populora.extensions import installed_part
 from verl_populora.selfplay.ratings import Rating
+
+ENTRY_POINT_GROUP = "verl_populora.selections"
+"""Installed packages add selection operators by an entry point of this group that loads a factory of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +186,8 @@ def register_selection(name: str, factory: Callable[..., SelectionOperator]) -> 
 
 
 def make_selection(name: str, **params: Any) -> SelectionOperator:
-    """The selection operator registered as ``name``, built with its own parameters."""
-    return _make("selection operator", _SELECTIONS, name, params)
+    """The selection operator registered as ``name``, here or by an installed package, built with its own parameters."""
+    return _make("selection operator", _SELECTIONS, name, params, installed_part(ENTRY_POINT_GROUP, name))
 
 
 def make_fitness(name: str, **params: Any) -> FitnessFunction:
@@ -191,10 +195,17 @@ def make_fitness(name: str, **params: Any) -> FitnessFunction:
     return _make("fitness function", _FITNESS, name, params)
 
 
-def _make(what: str, registry: Mapping[str, Callable[..., Any]], name: str, params: dict[str, Any]) -> Any:
-    if name not in registry:
+def _make(
+    what: str,
+    registry: Mapping[str, Callable[..., Any]],
+    name: str,
+    params: dict[str, Any],
+    installed: Callable[..., Any] | None = None,
+) -> Any:
+    factory = registry.get(name) or installed
+    if factory is None:
         raise ValueError(f"unknown {what} {name!r}; choose one of {', '.join(sorted(registry))}")
     try:
-        return registry[name](**params)
+        return factory(**params)
     except TypeError as error:
         raise ValueError(f"{what} {name!r} does not take these parameters: {error}") from error
