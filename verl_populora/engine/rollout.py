@@ -8,7 +8,9 @@ import contextvars
 import ray
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind
 
 from verl_populora.engine.delivery import DeliveryError
 from verl_populora.layout import PopulationLayout
@@ -29,8 +31,14 @@ class _RoutingEngine:
     async def list_loras(self) -> set[int]:
         return set()  # spares verl's round trip to the engine for each request
 
-    def generate(self, *args, lora_request=None, **kwargs):
-        return self._engine.generate(*args, lora_request=self._server.lora_request(), **kwargs)
+    def generate(self, *args, sampling_params: SamplingParams, lora_request=None, **kwargs):
+        # verl reads the finished request only, and of it tokens and log-probabilities: without this every token of
+        # every request would be made into text and sent on by itself.
+        sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
+        sampling_params.detokenize = bool(sampling_params.stop)
+        return self._engine.generate(
+            *args, sampling_params=sampling_params, lora_request=self._server.lora_request(), **kwargs
+        )
 
 
 class PopulationServer(vLLMHttpServer):

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from verl.utils.vllm import TensorLoRARequest
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
-from verl_populora.engine import wire
+from verl_populora.engine import cpu_lora, wire
 from verl_populora.engine.delivery import AdapterReceipt, checksum
 
 
@@ -18,6 +18,10 @@ class PopulationWorkerExtension(vLLMColocateWorkerExtension):
     The stream carries only adapters whose version changed; ``peft_config`` describes them:
     ``{"population": {adapter_id: {"version": int, "seat": str, "config": PEFT config}}}``.
     """
+
+    def __new__(cls, **kwargs):
+        cpu_lora.install()
+        return super().__new__(cls, **kwargs)
 
     def _update_weights(self, weights, peft_config, base_sync_done):
         if not (base_sync_done and peft_config and "population" in peft_config):
