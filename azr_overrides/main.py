@@ -36,7 +36,7 @@ from azr_overrides.progress import follow
 from azr_overrides.runinfo import RunInfo, seed_file, write_tasks
 from azr_overrides.sandbox import IsolationReport, Sandbox, SandboxError
 from azr_overrides.seed_stage import SeedingStalled, generate_seeds
-from azr_overrides.settings import population_rules, sandbox_config, seed_tasks
+from azr_overrides.settings import sandbox_config, seed_tasks
 from azr_overrides.tasks.types import Task
 from verl_populora.trainer import stopping
 
@@ -53,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         overrides, notices = translate([a for a in arguments if a != "--dry-run"])
         config = compose(overrides)
         prepare(config)
-        population_rules(config)
         isolation, seeds = asyncio.run(_verify(config))
     except (HydraException, OmegaConfBaseException, ValueError, OSError, ImportError, SandboxError) as error:
         print(f"error: {error}", file=sys.stderr)

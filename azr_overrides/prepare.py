@@ -10,13 +10,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue
 
-from azr_overrides.settings import prompt_set
+from azr_overrides.settings import population_rules, prompt_set
 from azr_overrides.sizes import StepSizes, step_sizes
 from azr_overrides.tasks.guessing import GuessRule
 from azr_overrides.tasks.prompts import CHAT_STYLES, RAW_CHAT_TEMPLATE
 from verl_populora.adapters.initial import read_initial
 from verl_populora.adapters.peft_io import CONFIG_FILE
 from verl_populora.layout import PopulationLayout
+from verl_populora.population import Population
 from verl_populora.trainer import checkpoints
 
 POPULATION_ESTIMATOR = "populora_rf_plus_plus"
@@ -52,6 +53,7 @@ def prepare(config: DictConfig) -> StepSizes:
             int(config.population.students),
             guest=float(config.population.evolution.hall_of_fame_matches) > 0,
         )
+        Population(layout, population_rules(config), int(config.seed))  # makes every part that is named
         sizes = step_sizes(config)
         GuessRule.from_config(config)
     except MissingMandatoryValue as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from azr_overrides.compat import ADAPTED, MOVED
 from azr_overrides.config import CONFIG_DIR
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -119,6 +120,7 @@ def page() -> str:
             parts.append("")
     parts.append(_populations())
     parts.append(_devices())
+    parts.append(_recipes())
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -134,6 +136,19 @@ def _devices() -> str:
     names = sorted(path.stem for path in (CONFIG_DIR / "device").glob("*.yaml"))
     files = ", ".join(f"[`device={name}`]({SHOWN}/device/{name}.yaml)" for name in names)
     return f"## device=\n\nKeys of verl that depend on the device, with the reasons: {files}.\n"
+
+
+def _recipes() -> str:
+    lines = [
+        "## Keys of AZR's recipes\n",
+        "What becomes of those that mean something else today; a run says it, too. All others mean the same.\n",
+        "| key in a recipe | here |\n|---|---|",
+    ]
+    rules = {**MOVED, **{key: (rule,) for key, rule in ADAPTED.items()}}
+    for key, found in sorted(rules.items()):
+        words = "; ".join(dict.fromkeys(_cell(rule.why) for rule in found))
+        lines.append(f"| `{key}` | {words} |")
+    return "\n".join(lines) + "\n"
 
 
 def _settings(path: Path, prefix: str) -> str:

@@ -58,6 +58,13 @@ def test_any_numbers_of_teachers_and_students_can_be_given(tmp_path):
         (["trainer.resume_mode=resume_path", "trainer.resume_from_path=/nowhere"], "is not a checkpoint"),
         (["actor_rollout_ref.model.lora_rank=0"], "at least 1"),
         (["population.budget=most"], r"population\.budget"),
+        (["population=2t2s", "population.matchmaking.name=pfps"], "unknown matchmaker 'pfps'; choose one of"),
+        (["population=2t2s", "+population.rating.params.sigam=1"], "'trueskill' does not take these parameters"),
+        (["population=2t2s", "+population.evolution.mutations.spectrum={}"], "unknown operator 'spectrum'"),
+        (
+            ["population=2t2s", "population.evolution.selection_params.fraction=2"],
+            "fraction must lie between",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(tmp_path, overrides, message):
