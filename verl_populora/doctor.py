@@ -1,8 +1,10 @@
 """Is this machine ready for a run? One line for each check, with the fix where something is wrong.
 
     python -m verl_populora.doctor [--run-dir DIR] [--azr CHECKOUT] [--json]
+    python -m verl_populora.doctor plan --model-config config.json [--gpu-gib 80] [--json] [OVERRIDE ...]
 
-Exit code 1 if a check fails; a warning does not stop a run. Supported versions are those of requirements.txt, or of
+The second form estimates what a run holds on each GPU (docs/memory.md). Exit code 1 if a check fails or the run can't
+fit; a warning does not stop a run. Supported versions are those of requirements.txt, or of
 requirements-cpu.in where torch has no CUDA. A command-line tool: it may import every package, and none imports it.
 """
 
@@ -21,6 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from verl_populora.memory import PHASES
 
 _ROOT = Path(__file__).parents[1]
 _GIB = 2**30
@@ -203,6 +207,49 @@ def examine(place: Place, checks: dict[str, Callable[[Place], list[Finding]]] | 
     return findings
 
 
+def plan(argv: Sequence[str]) -> int:
+    """Print what a run would hold on each GPU."""
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_populora.doctor plan",
+        description="Estimate GPU memory from the model's configuration alone (docs/memory.md). Exit code 1: it can't "
+        "fit; 2: there is no estimate.",
+    )
+    parser.add_argument("--model-config", required=True, metavar="PATH", help="a config.json, or the model's folder")
+    parser.add_argument("--gpu-gib", type=float, default=80, metavar="GIB", help="memory of one GPU (default: 80)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table; sizes in bytes")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as for python -m azr_overrides.main")
+    options = parser.parse_intermixed_args(argv)
+    if options.gpu_gib <= 0:
+        parser.error(f"--gpu-gib must be positive, not {options.gpu_gib}")
+
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from azr_overrides.compat import translate
+    from azr_overrides.config import compose
+    from azr_overrides.memory import plan_of
+
+    try:
+        overrides, _ = translate(options.overrides)
+        found = plan_of(compose(overrides), options.model_config, int(options.gpu_gib * _GIB))
+    except (HydraException, OmegaConfBaseException, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        peaks = {phase: found.peak(phase) for phase in PHASES}
+        print(json.dumps({"ok": not found.problems, "peaks": peaks, **asdict(found), "problems": found.problems}))
+        return int(bool(found.problems))
+    print(f"{'GiB per GPU':34}" + "".join(f"{phase:>10}" for phase in PHASES))
+    for item in found.items:
+        cells = (f"{item.bytes / _GIB:10.2f}" if item.where in (phase, "both") else f"{'-':>10}" for phase in PHASES)
+        print(f"{item.name:34}" + "".join(cells))
+    print(f"{'all':34}" + "".join(f"{found.peak(phase) / _GIB:10.2f}" for phase in PHASES))
+    print(f"cache: {found.cache_tokens} tokens; the longest sequence has {found.longest}")
+    for problem in found.problems:
+        print(f"warning: {problem}")
+    return int(bool(found.problems))
+
+
 def _device() -> str:
     import torch
 
@@ -210,11 +257,17 @@ def _device() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m verl_populora.doctor", description="Check this machine for a run.")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["plan"]:
+        return plan(arguments[1:])
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_populora.doctor",
+        description="Check this machine for a run. `plan --help`: estimate a run's GPU memory instead.",
+    )
     parser.add_argument("--run-dir", type=Path, default=Path("runs"), help="where runs will be written (default: runs)")
     parser.add_argument("--azr", type=Path, metavar="CHECKOUT", help="a checkout of Absolute Zero Reasoner")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(arguments)
     findings = examine(Place(options.run_dir, options.azr))
     failed = any(finding.status is Status.FAIL for finding in findings)
     if options.json:
