@@ -65,7 +65,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if config.azr.generate_seed_dataset_only:
         return _generate_seeds(config)
     write_tasks(seed_file(config), seeds)
+    _warn_of_memory(config)
     return _run(config, isolation)
+
+
+def _warn_of_memory(config: DictConfig) -> None:
+    """An estimate does not stop a run."""
+    if config.trainer.device != "cuda":
+        return
+    from azr_overrides.memory import shortfalls  # imports transformers, which takes seconds
+
+    for problem in shortfalls(config):
+        print(f"warning: {problem} (docs/memory.md)", file=sys.stderr)
 
 
 def _generate_seeds(config: DictConfig) -> int:

@@ -1,6 +1,7 @@
 """The memory plan of a configuration: shapes from the model's config.json, no weights, nothing downloaded."""
 
 import importlib.util
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,21 @@ def plan_of(config: DictConfig, model_config: str | Path, gpu: int) -> Plan:
     except KeyError as error:
         raise ValueError(f"{model_config}: unknown model type or attribute {error}") from error
     return plan(shape, settings_of(config), gpu)
+
+
+def shortfalls(config: DictConfig) -> tuple[str, ...]:
+    """Why this run can't fit into this machine's GPUs; empty if it can, or where there is no estimate."""
+    try:
+        return plan_of(config, str(config.actor_rollout_ref.model.path), _smallest_gpu()).problems
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ()
+
+
+def _smallest_gpu() -> int:
+    """Bytes. Asked of nvidia-smi, since CUDA would leave a context of this process on the GPU."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+    return min(int(mebibytes) for mebibytes in answer.split()) * 2**20
 
 
 def model_on_meta(model_config: str | Path) -> PreTrainedModel:

@@ -23,6 +23,7 @@ LAYERS = {
     "verl_populora/adapters": HEAVY,
     "verl_populora/population.py": HEAVY,
     "verl_populora/layout.py": (*HEAVY, "torch"),
+    "verl_populora/memory.py": (*HEAVY, "torch"),
     "verl_populora/rundir.py": (*HEAVY, "torch"),
     "verl_populora/report": (*HEAVY, "torch"),
     "verl_populora/engine/delivery.py": HEAVY,

@@ -1,7 +1,7 @@
 """The memory plan against measured tensors of small real models on the CPU.
 
-Parameters, gradients, optimiser state and the checkpointed activations are exact; other saved activations agree
-within 2 %, which leaves room for masks and position embeddings.
+Parameters, gradients and optimiser state are exact; saved activations agree within 1 %, which leaves room for position
+embeddings.
 """
 
 import json
@@ -12,12 +12,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from azr_overrides.config import compose
-from azr_overrides.memory import adapters_of, model_on_meta, plan_of, settings_of, shape_of
+from azr_overrides.memory import adapters_of, model_on_meta, plan_of, settings_of, shape_of, shortfalls
 from verl_populora import doctor
 from verl_populora.adapters.multi_lora import Layout, MultiLora, MultiLoraConfig
 from verl_populora.memory import FLOAT32, GIB, Settings, engine_rank, logit_copies, plan
 
-TOLERANCE = 0.02
+TOLERANCE = 0.01
 ROWS, LENGTH = 2, 192
 TOKENS = ROWS * LENGTH
 ADAPTERS = MultiLoraConfig(names=("teacher1", "student1"), rank=8, alpha=16)
@@ -228,10 +228,22 @@ def test_what_has_no_estimate_is_told(folder, tmp_path, capsys):
     assert "use_dynamic_bsz=true" in capsys.readouterr().err
 
 
+def test_a_run_is_warned_by_the_smallest_gpu_of_the_machine(folder, tmp_path, monkeypatch):
+    config = compose([f"actor_rollout_ref.model.path={folder}"])
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shortfalls(config) == ()  # no such tool, so nothing is known
+    for sizes, count in (("81559\n16384", 1), ("81559\n81559", 0)):
+        tool.write_text(f"#!/bin/sh\necho '{sizes}'\n")
+        tool.chmod(0o755)
+        assert sum("the update needs" in problem for problem in shortfalls(config)) == count
+
+
 def test_other_architectures_are_refused_with_their_layers(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt_neox", "num_hidden_layers": 1}))
-    with pytest.raises(ValueError, match="matches nothing|no module matches|knows decoder layers"):
-        plan_of(compose([]), tmp_path, 80 * GIB)
+    config = compose(["actor_rollout_ref.model.target_modules=all-linear"])
+    with pytest.raises(ValueError, match="knows decoder layers with .* has .*query_key_value"):
+        plan_of(config, tmp_path, 80 * GIB)
 
 
 def test_the_engine_allocates_the_next_rank_it_knows():
