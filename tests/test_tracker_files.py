@@ -105,7 +105,7 @@ def wandb_records(data: bytes) -> Iterator:
         parts.append(data[position + header : position + header + length])
         position += header + length
         if kind in (1, 4):  # a whole record, or the last part of one
-            record = wandb_internal_pb2.Record()
+            record = wandb_internal_pb2.Record()  # pyright: ignore[reportAttributeAccessIssue]  (made at import)
             record.ParseFromString(b"".join(parts))
             parts = []
             yield record
