@@ -20,6 +20,7 @@ from typing import Any
 
 from verl_populora.adapters.peft_io import CONFIG_FILE, WEIGHTS_FILE, read_peft
 from verl_populora.members import Role
+from verl_populora.memory import engine_rank
 from verl_populora.rundir import Record, RunDirError, RunReader
 from verl_populora.trainer import checkpoints
 
@@ -172,8 +173,7 @@ def _write_merged(source: Path, base_model: str, target: Path) -> None:
 
 def _serve_script(base_model: str, folder: Path, members: Sequence[Record]) -> str:
     ranks = [json.loads((folder / m["name"] / CONFIG_FILE).read_text(encoding="utf-8"))["r"] for m in members]
-    # vLLM accepts these ranks only.
-    rank = next(size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= max(ranks))
+    rank = engine_rank(max(ranks))
     modules = " ".join(f'{shlex.quote(m["name"])}="$here"/{shlex.quote(m["name"])}' for m in members)
     # One slot more than adapters: vLLM's CPU operators take the last slot for requests without an adapter.
     return (

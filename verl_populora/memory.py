@@ -131,7 +131,7 @@ class Plan:
                 found.append(f"the {phase} needs {self.peak(phase) / GIB:.1f} GiB of {self.gpu / GIB:.1f}: {what}")
         if self.cache_tokens < self.longest:
             found.append(
-                f"the engine's share leaves a cache of {max(self.cache_tokens, 0)} tokens, less than one sequence of "
+                f"the engine's share leaves a cache of {self.cache_tokens} tokens, less than one sequence of "
                 f"{self.longest}: raise rollout.gpu_memory_utilization or rollout.tensor_model_parallel_size, or lower "
                 "data.max_response_length"
             )
@@ -158,8 +158,9 @@ def plan(model: ModelShape, settings: Settings, gpu: int) -> Plan:
         Item("activations and loss", max(_update(model, s), _log_probs(model, s)), "update"),
     ]
     cache, engine = _engine(model, s, gpu)
+    cache = max(cache, 0)
     items += [Item(name, size, "rollout" if s.engine_sleeps else "both") for name, size in engine]
-    items.append(Item("engine: cache", max(cache, 0), "rollout" if s.engine_sleeps else "both"))
+    items.append(Item("engine: cache", cache, "rollout" if s.engine_sleeps else "both"))
     items.append(Item("CUDA, NCCL, graphs (assumed)", RESERVED, "both"))
     return Plan(gpu, tuple(items), cache // cache_token(model, s), s.longest)
 
@@ -214,7 +215,7 @@ def _log_probs(model: ModelShape, s: Settings) -> int:
 
 
 def _engine(model: ModelShape, s: Settings, gpu: int) -> tuple[int, list[tuple[str, int]]]:
-    """What vLLM's share leaves for its cache, and the other things in that share."""
+    """What vLLM's share leaves for its cache (negative: it does not do), and the other things in that share."""
     weights = _divided(model.parameters * s.engine_itemsize, s.tensor_parallel)
     rank = engine_rank(s.rank)
     # One slot more than members (engine/rollout.py). vLLM gives slots to every linear layer, adapted or not, and
