@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# COUNT ports of this machine that nobody listens on, from FIRST on: free_ports.sh COUNT FIRST
+set -euo pipefail
+
+count="$1" port="$2"
+while ((count > 0)); do
+    # Bash opens the connection; that nobody accepts it means that the port is free.
+    if ! (: >"/dev/tcp/127.0.0.1/$port") 2>/dev/null && ! (: >"/dev/tcp/${HEAD_IP:-127.0.0.1}/$port") 2>/dev/null; then
+        echo "$port"
+        ((count -= 1)) || true
+    fi
+    ((port += 1))
+    ((port < 65536)) || { echo "error: no free port from $2 on" >&2; exit 1; }
+done
