@@ -12,6 +12,7 @@ import pytest
 from tests.selfplay_simulator import simulate
 
 pytest.importorskip("verl")
+pytestmark = pytest.mark.slow
 
 STEPS = 3
 LOG = """
