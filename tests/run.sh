@@ -3,7 +3,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source recipes/lib/environment.sh
-ensure_environment cpu dev
+# The files of requirements-ci.txt are those of one platform and interpreter.
+if [[ "${CI:-}" == true && "$(uname -sm)" == "Linux x86_64" ]] &&
+    "${POPULORA_PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
+    ensure_environment ci cpu dev
+else
+    ensure_environment cpu dev
+fi
 
 "$PYTHON" -m ruff check .
 "$PYTHON" -m ruff format --check .

@@ -68,7 +68,8 @@ def test_the_wheel_holds_every_file_that_run_time_needs(wheel):
     }
     assert sources - inside == NOT_IN_THE_WHEEL
     assert {name for name in inside if ".dist-info/" not in name} <= sources
-    assert any(name.endswith("/licenses/LICENSE") for name in inside)
+    for notice in ("LICENSE", "NOTICE"):
+        assert any(name.endswith(f"/licenses/{notice}") for name in inside)
 
 
 def test_every_command_starts_from_the_unpacked_wheel(wheel, tmp_path):
