@@ -75,6 +75,10 @@ def _start_ray(config: DictConfig) -> None:
     settings: dict[str, Any] = OmegaConf.to_container(
         config.ray_kwargs.get("ray_init") or OmegaConf.create({}), resolve=True
     )  # type: ignore[assignment]
+    if settings.get("address") or os.environ.get("RAY_ADDRESS"):
+        # A cluster that is there has its sizes; Ray refuses to join with others.
+        for key in ("num_cpus", "num_gpus", "object_store_memory", "include_dashboard"):
+            settings.pop(key, None)
     runtime = OmegaConf.merge(get_ppo_ray_runtime_env(config), settings.pop("runtime_env", None) or {})
     with open_dict(runtime):
         runtime.env_vars = OmegaConf.merge(runtime.env_vars, variables, {"TRANSFER_QUEUE_ENABLE": "1"})

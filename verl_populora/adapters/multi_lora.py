@@ -207,7 +207,10 @@ class MultiLora:
 
 def _whole(parameter: Tensor) -> Tensor:
     value = parameter.detach()
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    if not isinstance(value, DTensor):
+        return value
+    # An offloaded shard is gathered where the mesh is: its collectives run there.
+    return value.to(value.device_mesh.device_type).full_tensor()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _write(parameter: Tensor, value: Tensor) -> None:

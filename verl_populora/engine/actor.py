@@ -324,7 +324,10 @@ def _local(value: torch.Tensor) -> torch.Tensor:
 
 
 def _full(value: torch.Tensor) -> torch.Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    if not isinstance(value, DTensor):
+        return value
+    # An offloaded shard is gathered where the mesh is: its collectives run there.
+    return value.to(value.device_mesh.device_type).full_tensor()
 
 
 def _like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
