@@ -1,6 +1,7 @@
 """Wait until every node of a SLURM job has joined its Ray cluster with its GPUs; exit code 1 says which has not."""
 
 import argparse
+import logging
 import sys
 import time
 
@@ -34,7 +35,7 @@ def missing(address: str, names: list[str], gpus: int) -> list[str]:
     """What is not there yet, one line each."""
     if not ray.is_initialized():
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="error")
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
             return [f"no head at {address}: {str(error).splitlines()[0]}"]
     alive = {node["NodeName"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
