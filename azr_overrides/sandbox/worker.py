@@ -133,7 +133,12 @@ class Worker:
                 # Not -I or -E: they would make Python ignore the hash seed.
                 [sys.executable, "-s", "-P", "-B", *isolated, "-c", _BOOT]
                 + [str(Path(__file__).parent), str(theirs.fileno())],
-                env={"PYTHONHASHSEED": str(self.index + 1), "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"},
+                env={
+                    "PYTHONHASHSEED": str(self.index + 1),
+                    "LANG": "C.UTF-8",
+                    "PATH": "/usr/bin:/bin",
+                    "LD_BIND_NOW": "1",  # symbols are looked up once, not in each child
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

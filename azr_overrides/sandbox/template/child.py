@@ -17,11 +17,19 @@ from .canonical import NotAValue, ValueTooLong, canonical, type_name
 
 __builtins__ = dict(vars(builtins))
 
+MODULE_NAME = "program"
+
 Answer = tuple[int, str]  # frame tag and text
 
 
 def serve(connection: int) -> None:
     """Answer the request that waits on ``connection``, then end the process."""
+    answer(connection)
+    os._exit(0)
+
+
+def answer(connection: int) -> None:
+    """Read one request from ``connection`` and write one frame for each of its inputs."""
     (length,) = protocol.REQUEST_LENGTH.unpack(_read_exactly(connection, protocol.REQUEST_LENGTH.size))
     request = marshal.loads(_read_exactly(connection, length))  # the trainer wrote it, and nothing has run here yet
     arguments = [_evaluate(text) for text in request["inputs"]]
@@ -29,10 +37,9 @@ def serve(connection: int) -> None:
     for index, (args, problem) in enumerate(arguments):
         if problem is None and function is None and failure is None:
             function, failure = _load(request["program"], request["function"])
-        answer = problem or failure or _call(function, args, request["max_chars"])
+        outcome = problem or failure or _call(function, args, request["max_chars"])
         arguments[index] = (None, None)  # a large input is not kept for the next call
-        _send(connection, index, answer)
-    os._exit(0)
+        _send(connection, index, outcome)
 
 
 def _evaluate(text: str) -> tuple[tuple | None, Answer | None]:
@@ -47,8 +54,8 @@ def _evaluate(text: str) -> tuple[tuple | None, Answer | None]:
 
 def _load(source: str, name: str) -> tuple[object, Answer | None]:
     """Execute the program in a module of its own. Return (function, None) or (None, answer)."""
-    module = types.ModuleType("program")
-    sys.modules["program"] = module
+    module = types.ModuleType(MODULE_NAME)
+    sys.modules[MODULE_NAME] = module
     namespace = module.__dict__
     namespace["__builtins__"] = builtins
     try:

@@ -60,3 +60,9 @@ def unshare(flags: int) -> None:
 def drop_capabilities() -> None:
     """Give up every capability; with no_new_privs they can't come back."""
     Call("capset", struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24))()
+
+
+def trim_heap() -> None:
+    """Merge the C library's free chunks and give whole pages of them back, where that library is glibc."""
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)

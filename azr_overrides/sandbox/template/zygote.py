@@ -9,7 +9,6 @@ readable.
 
 import array
 import contextlib
-import gc
 import importlib
 import marshal
 import os
@@ -19,7 +18,7 @@ import socket
 import sys
 import time
 
-from . import child, confinement, protocol, syscalls
+from . import child, confinement, memory, protocol, rehearsal, syscalls
 
 MAX_EXTENSIONS = 4  # how often a child that the host kept waiting gets its wall-clock limit again
 
@@ -205,12 +204,12 @@ def boot(control_fd: int) -> None:
         if not confined.layers["landlock"].startswith("on"):
             for name in options["preload_without_landlock"]:
                 importlib.import_module(name)
+        rehearsal.rehearse()
     except Exception as error:
         control.send(f"error={type(error).__name__}: {error}".encode())
         return
     control.send("\n".join(f"{name}={state}" for name, state in confined.layers.items()).encode())
     for name in [name for name in sys.modules if name.split(".")[0] == __package__]:
         del sys.modules[name]
-    gc.collect()
-    gc.freeze()
+    memory.settle()
     Template(control, confined, trainer).run()
