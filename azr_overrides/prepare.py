@@ -269,6 +269,8 @@ def environment(config: DictConfig) -> dict[str, str]:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             # Otherwise vLLM does not run the model in its engine's process (rollout.engine_kwargs in device/cpu.yaml).
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            # vLLM compiles two small parts of its sampler, again when the batch changes, for no gain here.
+            "TORCH_COMPILE_DISABLE": "1",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, min(8, os.cpu_count() or 1)))),
             # Ray gives its workers low priority and starts spare ones; on a small machine both only cost.
             "RAY_worker_niceness": "0",
