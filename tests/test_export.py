@@ -1,6 +1,15 @@
 """Exported members load elsewhere and compute what the member computed."""
 
+import contextlib
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,12 +37,12 @@ def record(seat, role, number, generation=0, birth_step=0):
 def make_run(path, members, fitness):
     from transformers import AutoModelForCausalLM
 
-    layer = AutoModelForCausalLM.from_pretrained(BASE, dtype="auto").get_submodule(MODULE)
+    weight = AutoModelForCausalLM.from_pretrained(BASE, dtype="auto").get_parameter(f"{MODULE}.weight")
     generator = torch.Generator().manual_seed(0)
     folder = path / "checkpoints" / "step_4"
     for member in members:
-        a = torch.randn(8, layer.in_features, generator=generator)
-        b = torch.randn(layer.out_features, 8, generator=generator)
+        a = torch.randn(8, weight.shape[1], generator=generator)
+        b = torch.randn(weight.shape[0], 8, generator=generator)
         write_peft(folder / member["adapter"], AdapterWeights({MODULE: LoraFactors(a, b, 2.0)}, 8, 16.0), BASE)
     (folder / "population.json").write_text(json.dumps({"step": 4, "base_model": BASE, "members": members}))
     values = {f"member/{seat}/fitness": value for seat, value in fitness.items()}
@@ -122,3 +131,81 @@ def test_a_run_without_checkpoint_and_no_run(tmp_path, capsys):
     assert export.main([str(tmp_path / "missing")]) == 1
     error = capsys.readouterr().err
     assert "no complete checkpoint yet" in error and "is not a directory" in error
+
+
+PROMPT, NEW_TOKENS = "def f(x):", 8
+
+
+def complete(port, model):
+    body = {"model": model, "prompt": PROMPT, "max_tokens": NEW_TOKENS, "temperature": 0, "return_token_ids": True}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)["choices"][0]["token_ids"]
+
+
+def complete_with_peft(folder, names):
+    """What each exported adapter, and the base, completes greedily in float32."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+    prompt = AutoTokenizer.from_pretrained(BASE)(PROMPT, return_tensors="pt")
+    length = prompt["input_ids"].shape[1]
+
+    def tokens(model):
+        return model.generate(**prompt, max_new_tokens=NEW_TOKENS, do_sample=False)[0, length:].tolist()
+
+    found = {BASE: tokens(base)}
+    model = PeftModel.from_pretrained(base, str(folder / names[0]), adapter_name=names[0])
+    for name in names:
+        if name != names[0]:
+            model.load_adapter(str(folder / name), adapter_name=name)
+        model.set_adapter(name)
+        found[name] = tokens(model)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_vllm_serves_the_exported_adapters(run, tmp_path):
+    pytest.importorskip("vllm")
+    out = tmp_path / "out"
+    assert export.main([str(run), "--member", "all", "--format", "vllm", "--output", str(out)]) == 0
+    expected = complete_with_peft(out, ["student1", "student2-g1", "student3-g1", "teacher1"])
+    assert len(set(map(tuple, expected.values()))) == len(expected), expected
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+        "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    options = ["--port", str(port), "--host", "127.0.0.1", "--enforce-eager", "--dtype", "float32"]
+    options += ["--max-model-len", "64", "--max-num-seqs", "8"]
+    log = tmp_path / "serve.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            ["bash", str(out / "serve.sh"), *options],
+            env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 300
+        while True:
+            assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(1)
+        assert {name: complete(port, name) for name in expected} == expected
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()

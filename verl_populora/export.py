@@ -161,7 +161,7 @@ def _write_merged(source: Path, base_model: str, target: Path) -> None:
     embeddings = model.get_input_embeddings().weight
     with torch.no_grad():
         for name, factors in read_peft(source).weights.modules.items():
-            weight = model.get_submodule(name).weight
+            weight = model.get_parameter(f"{name}.weight")
             if weight is embeddings:
                 raise ExportError(f"{name} shares its weight with the input embeddings, so it can't be merged alone")
             # In float32 and rounded once; PEFT would round the update before it adds it.
@@ -175,13 +175,15 @@ def _serve_script(base_model: str, folder: Path, members: Sequence[Record]) -> s
     ranks = [json.loads((folder / m["name"] / CONFIG_FILE).read_text(encoding="utf-8"))["r"] for m in members]
     rank = engine_rank(max(ranks))
     modules = " ".join(f'{shlex.quote(m["name"])}="$here"/{shlex.quote(m["name"])}' for m in members)
-    # One slot more than adapters: vLLM's CPU operators take the last slot for requests without an adapter.
+    # One slot more than adapters: vLLM's CPU operators take the last slot for requests without an adapter. The module
+    # is what `vllm serve` runs; that command itself asks for a distribution named vllm, and the CPU build has another.
     return (
         "#!/usr/bin/env bash\n"
-        "# The base and its adapters; a request chooses by its model name. Arguments go to vllm serve.\n"
+        "# The base and its adapters; a request chooses by its model name. Arguments go to vLLM's server.\n"
         "set -euo pipefail\n"
         'here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
-        f"exec vllm serve {shlex.quote(base_model)} --enable-lora --max-loras {len(members) + 1} "
+        f"exec python -m vllm.entrypoints.openai.api_server --model {shlex.quote(base_model)} "
+        f"--enable-lora --max-loras {len(members) + 1} "
         f'--max-lora-rank {rank} --lora-modules {modules} "$@"\n'
     )
 
