@@ -8,6 +8,8 @@ turns:
 - ``loop_vs_mixed``: a pass for each adapter over its four rows, then one optimiser step / one mixed pass.
 - ``mixed_vs_peft``: one mixed pass / one through PEFT's layers with ``adapter_names`` set by hooks.
 - ``shuffled_vs_sorted``: rows of the adapters interleaved / rows of one adapter together.
+- ``products_loop_vs_mixed``: the base's bare matrix products (forward, and gradient of the input) in eight parts / at
+  once. What ``loop_vs_mixed`` can reach on this machine beyond it is the fixed cost of a pass.
 
 ``*_cpu`` are the same ratios of processor time, which other processes on the machine disturb less.
 """
@@ -51,6 +53,7 @@ def main() -> None:
         "loop_vs_mixed": ("loop", "mixed"),
         "mixed_vs_peft": ("mixed", "peft"),
         "shuffled_vs_sorted": ("shuffled", "mixed"),
+        "products_loop_vs_mixed": ("products_loop", "products"),
     }
     result: dict[str, Any] = {key: wall[a] / wall[b] for key, (a, b) in ratios.items()}
     result |= {f"{key}_cpu": cpu[a] / cpu[b] for key, (a, b) in ratios.items()}
@@ -108,7 +111,29 @@ def build_variants(length: int, rank: int) -> dict[str, Callable[[], None]]:
         "shuffled": lambda: update(torch.arange(ROWS) % len(NAMES)),
         "loop": lambda: update(*by_adapter.chunk(len(NAMES))),
         "peft": peft,
+        "products": base_products(model, ROWS * length),
+        "products_loop": base_products(model, ROWS * length // len(NAMES), times=len(NAMES)),
     }
+
+
+def base_products(model: nn.Module, tokens: int, times: int = 1) -> Callable[[], None]:
+    """The matrix products of the frozen weights in an update with ``tokens`` tokens, and nothing else."""
+    weights = [parameter.detach() for name, parameter in model.named_parameters() if _is_base_matrix(name, parameter)]
+    widths = {size for weight in weights for size in weight.shape}
+    rows = {width: torch.randn(tokens, width) for width in widths}
+
+    def run() -> None:
+        for _ in range(times):
+            for weight in weights:
+                torch.mm(rows[weight.shape[1]], weight.t())
+            for weight in reversed(weights):
+                torch.mm(rows[weight.shape[0]], weight)
+
+    return run
+
+
+def _is_base_matrix(name: str, parameter: Tensor) -> bool:
+    return parameter.ndim == 2 and "lora_" not in name
 
 
 def step(optimiser: torch.optim.Optimizer) -> None:
