@@ -1,4 +1,4 @@
-"""Checkpoints and the number of training ranks: real engines on one rank and on two (gloo, forked processes)."""
+"""Checkpoints and the number of training ranks: real engines on one rank and on two (gloo, processes of their own)."""
 
 # verl carries no types.
 # pyright: reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false
@@ -67,7 +67,7 @@ def resume_on_two(rank, folder):
 
 
 def run(target, *argument_lists):
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=target, args=arguments) for arguments in argument_lists]
     for process in processes:
         process.start()
