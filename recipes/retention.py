@@ -30,8 +30,8 @@ from azr_overrides.tasks.types import Task, TaskKind
 from azr_overrides.tasks.verification import Verifier
 from eval.members import newest_checkpoint
 from eval.types import UsageError
-from recipes.study.__main__ import StudyError, is_trained, locked, run_logged
 from recipes.study.heldout import Job, solve_heldout
+from recipes.study.runs import StudyError, is_trained, locked, run_logged
 from recipes.tiny_base.evaluate import Bench
 from recipes.tiny_base.heldout import Row
 from recipes.tiny_base.sampler import Sampler

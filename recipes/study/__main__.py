@@ -8,15 +8,12 @@ Exit codes: 0 finished, 1 some run failed, 2 the settings can't run, 75 stopped 
 """
 
 import argparse
-import contextlib
-import fcntl
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +22,11 @@ from azr_overrides.sizes import BUDGETS
 from eval.members import base_revision
 from eval.types import UsageError
 from recipes.study.arms import ARMS, SIZES, Size, choose_arms
+from recipes.study.runs import StudyError, is_trained, locked, run_logged
 from recipes.study.summary import run_folder, write_summary
 from verl_populora.files import write_atomically
 from verl_populora.report.cost_table import duration
-from verl_populora.rundir import HELDOUT, RunDirError, RunReader
+from verl_populora.rundir import HELDOUT, RunDirError
 
 OK, FAILED, BAD_SETTINGS, STOPPED = 0, 1, 2, 75
 MODEL_KEY = "actor_rollout_ref.model.path="
@@ -42,10 +40,6 @@ RESERVED = {
     "run_dir",
 }
 SAVES = 5  # checkpoints over a run, of which the newest is kept
-
-
-class StudyError(ValueError):
-    """The study can't run as it was asked for; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,28 +93,6 @@ class Settings:
         }
 
 
-@contextlib.contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Keep other studies out of ``out``; the lock ends with this process, however it ends.
-
-    Raises:
-        StudyError: another study holds it.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise StudyError(
-                f"another study (process {file.read().strip()}) writes to {out}; wait for it or use another directory"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
-
-
 def check_settings(out: Path, settings: Settings) -> None:
     """Remember the settings of a new study; a continued one has to have the same.
 
@@ -137,37 +109,6 @@ def check_settings(out: Path, settings: Settings) -> None:
     ]
     if changed:
         raise StudyError(f"{out} holds a study with other settings: {'; '.join(changed)}. Choose another directory")
-
-
-def is_trained(run_dir: Path, steps: int) -> bool:
-    """Whether a run has ended by itself at its last step."""
-    try:
-        reader = RunReader(run_dir)
-        history = reader.metrics()
-        return reader.run_info().get("exit_reason") == "finished" and bool(history) and history[-1]["step"] >= steps
-    except RunDirError:
-        return False
-
-
-def run_logged(command: Sequence[str], log: Path) -> int:
-    """Run a command with its output appended to ``log``; its whole process group is gone afterwards.
-
-    A KeyboardInterrupt asks it to end after its current step, waits for that, and is raised again; a second one ends it
-    at once.
-    """
-    with open(log, "ab") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
-            raise
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 def run_one(out: Path, settings: Settings, arm: str, seed: int, before: Path | None) -> int:
