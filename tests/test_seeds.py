@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -105,6 +106,8 @@ def test_without_files_every_kind_starts_from_a_task_that_verifies():
 
 
 def test_seeds_are_executed_and_rows_that_are_no_tasks_left_out(tmp_path, caplog):
+    # Libraries imported by other tests raise the root logger's level.
+    caplog.set_level(logging.WARNING, logger="azr_overrides.seeding")
     wrong = {**GOOD, "snippet": "def f(a):\n    return object()", "output": ""}
     stale = {**GOOD, "input": "5", "output": "'something else'"}
     path = write(tmp_path / "s.jsonl", GOOD, wrong, stale)
