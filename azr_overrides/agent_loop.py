@@ -33,6 +33,7 @@ from azr_overrides.settings import build_rules, sandbox_config
 from azr_overrides.tasks.parsing import completion_text
 from azr_overrides.tasks.type_counters import LABELS, TypeCounters
 from azr_overrides.tasks.types import Task
+from verl_populora.logs import show_messages
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class _Process:
 
     @classmethod
     async def start(cls, config: DictConfig) -> "_Process":
+        show_messages()
         sandbox = await _started_sandbox(config)
         return cls(sandbox, build_rules(config, sandbox), set(), TypeCounters())
 

@@ -29,8 +29,10 @@ class PopulationTaskRunner(_TaskRunner):
 
         from azr_overrides.trainer import AzrTrainer
         from patches.verl_surface import check
+        from verl_populora.logs import show_messages
         from verl_populora.trainer.trackers import Trackers
 
+        show_messages()
         check()
         trainer_base.Tracking = Trackers  # pyright: ignore[reportPrivateImportUsage]
         # The registered name stays "sync": verl decides by it which replay buffer and which submission path to use.

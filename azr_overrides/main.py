@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     if config.azr.generate_seed_dataset_only:
         return _generate_seeds(config)
+    print(isolation.summary(), file=sys.stderr)
     write_tasks(seed_file(config), seeds)
     _warn_of_memory(config)
     return _run(config, isolation)
