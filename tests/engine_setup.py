@@ -18,7 +18,18 @@ def init_process_group():
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
 
 
-def make_engine(model, teachers=2, students=2, seed=3, rank=4, learning_rates=None, lr=1e-3, optimizer="AdamW", **lora):
+def make_engine(
+    model,
+    teachers=2,
+    students=2,
+    seed=3,
+    rank=4,
+    learning_rates=None,
+    lr=1e-3,
+    optimizer="AdamW",
+    packed=False,
+    **lora,
+):
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
 
@@ -31,7 +42,7 @@ def make_engine(model, teachers=2, students=2, seed=3, rank=4, learning_rates=No
         path=str(model),
         lora_rank=rank,
         lora_alpha=2 * rank,
-        use_remove_padding=False,
+        use_remove_padding=packed,
         enable_gradient_checkpointing=False,
         override_config={"attn_implementation": "sdpa"},
         target_modules=TARGETS,
@@ -63,7 +74,7 @@ def sample(adapter_id, length, advantage, prompt=6):
     return {"adapter_id": adapter_id, "ids": ids, "prompt": prompt, "advantage": advantage}
 
 
-def batch_of(samples, calculate_entropy=False):
+def batch_of(samples, calculate_entropy=False, packed=False):
     """The TensorDict that verl's worker hands to ``train_batch``."""
     from verl.utils import tensordict_utils as tu
 
@@ -91,7 +102,7 @@ def batch_of(samples, calculate_entropy=False):
             "temperature": 1.0,
             "global_batch_size": len(samples),
             "calculate_entropy": calculate_entropy,
-            "use_remove_padding": False,
+            "use_remove_padding": packed,
         },
     )
 

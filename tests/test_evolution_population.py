@@ -201,6 +201,7 @@ def test_the_hall_of_fame_keeps_the_fittest_of_each_role_over_restarts(tmp_path)
     restarted = HallOfFame(tmp_path, capacity=2, base_model_name="base")
     assert [entry.name for entry in restarted.entries(Role.TEACHER)] == ["teacher1", "teacher3"]
     assert [entry.name for entry in restarted.entries(Role.STUDENT)] == ["student1"]
+    restarted.forget(step=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "index.json",
         "student1-v7",
@@ -220,7 +221,34 @@ def test_a_later_version_replaces_the_same_member_in_the_hall_of_fame(tmp_path):
     assert hall.consider(later, adapter(1), 4.0, 20, (7.0, 1.0))
     (entry,) = hall.entries(Role.STUDENT)
     assert (entry.version, entry.fitness, entry.rating) == (8, 4.0, (7.0, 1.0))
+    hall.forget(step=19)
+    assert (tmp_path / "student1-v3").exists()
+    hall.forget(step=20)
     assert not (tmp_path / "student1-v3").exists()
+
+
+def test_the_hall_of_fame_goes_back_with_a_resumed_run(tmp_path):
+    def hall():
+        return HallOfFame(tmp_path, capacity=1, base_model_name="base")
+
+    first, second = population(2, 1)[:2]
+    assert hall().consider(first, adapter(0), 1.0, 10, (8.0, 1.0))
+    before = hall().entries(Role.TEACHER)
+    assert hall().consider(second, adapter(1), 2.0, 20, (9.0, 1.0))
+    after = hall().entries(Role.TEACHER)
+    assert [entry.name for entry in after] == [second.name]
+    for name in (f"{first.name}-v{first.version}/.adapter_config.json.77", ".index.json.77"):
+        (tmp_path / name).write_text("cut")
+
+    hall().rewind(step=19)
+    assert hall().entries(Role.TEACHER) == before
+    kept = hall().load(before[0]).modules
+    assert all(torch.equal(kept[name].b, module.b) for name, module in adapter(0).modules.items())
+    assert not list(tmp_path.rglob(".*")) and not hall().folder_of(after[0]).exists()
+    assert hall().consider(second, adapter(1), 2.0, 20, (9.0, 1.0))
+    assert hall().entries(Role.TEACHER) == after
+    hall().rewind(step=-1)
+    assert hall().entries(Role.TEACHER) == [] and [path.name for path in tmp_path.iterdir()] == ["index.json"]
 
 
 # ---- diversity -----------------------------------------------------------------------------------------------------

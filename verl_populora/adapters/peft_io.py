@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from verl_populora.adapters.weights import AdapterWeights, LoraFactors
-from verl_populora.files import write_atomically
+from verl_populora.files import replacing, write_atomically
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -147,9 +147,8 @@ def write_peft(
     check_supported(config, str(folder))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / (WEIGHTS_FILE + ".partial")
-    save_file(to_state_dict(weights), partial, metadata={"format": "pt", **(metadata or {})})
-    os.replace(partial, folder / WEIGHTS_FILE)
+    with replacing(folder / WEIGHTS_FILE) as partial:
+        save_file(to_state_dict(weights), partial, metadata={"format": "pt", **(metadata or {})})
     write_atomically(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 

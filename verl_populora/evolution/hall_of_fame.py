@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from verl_populora.adapters.peft_io import read_peft, write_peft
 from verl_populora.adapters.weights import AdapterWeights
-from verl_populora.files import write_atomically
+from verl_populora.files import remove_leftovers, write_atomically
 from verl_populora.members import Member, Role
 
 _INDEX_FILE = "index.json"
@@ -24,12 +24,14 @@ class Laureate:
     fitness: float
     step: int  # at which it was entered
     rating: tuple[float, float]  # (mu, sigma) then
+    left: int | None = None  # the step at which a fitter one took its place
 
 
 class HallOfFame:
     """Up to ``capacity`` members of each role in ``folder``, the fittest ones; survives restarts of the run.
 
-    Adapters lie in ``folder/<member name>-v<version>`` as PEFT folders, entries in ``index.json``.
+    Adapters lie in ``folder/<member name>-v<version>`` as PEFT folders, entries in ``index.json``. One that had to give
+    way stays on disk until `forget`, so that `rewind` can bring the hall back to an earlier step of the run.
     """
 
     def __init__(self, folder: str | os.PathLike, capacity: int, base_model_name: str):
@@ -42,7 +44,7 @@ class HallOfFame:
 
     def entries(self, role: Role) -> list[Laureate]:
         """The members kept for a role, fittest first."""
-        return [entry for entry in self._entries if entry.role is role]
+        return [entry for entry in self._entries if entry.role is role and entry.left is None]
 
     def consider(
         self, member: Member, weights: AdapterWeights, fitness: float, step: int, rating: tuple[float, float]
@@ -52,19 +54,30 @@ class HallOfFame:
         Call it with a member that is about to be replaced. Of a member that is entered twice the newer version counts.
         """
         entry = Laureate(member.name, member.role, member.version, fitness, step, rating)
-        kept = [one for one in self.entries(member.role) if one.name != member.name]
-        best = sorted([*kept, entry], key=lambda one: (-one.fitness, one.step, one.name))[: self.capacity]
+        seated = self.entries(member.role)
+        best = sorted([*(one for one in seated if one.name != member.name), entry], key=_rank)[: self.capacity]
         if entry not in best:
             return False
         write_peft(self.folder_of(entry), weights, self.base_model_name)
-        previous = self._entries
-        others = [one for one in previous if one.role is not member.role]
-        self._entries = sorted([*others, *best], key=lambda one: (one.role, -one.fitness, one.step, one.name))
-        self._write_index()
-        for dropped in previous:
-            if dropped not in self._entries and self.folder_of(dropped) != self.folder_of(entry):
-                shutil.rmtree(self.folder_of(dropped))
+        left = [replace(one, left=step) for one in seated if one not in best]
+        others = [one for one in self._entries if one not in seated]
+        self._write_index([*others, *left, *best])
         return True
+
+    def forget(self, step: int) -> None:
+        """Remove what left at ``step`` or before; no checkpoint before that step may be resumed from afterwards."""
+        past = [entry for entry in self._entries if entry.left is not None and entry.left <= step]
+        if past:
+            self._write_index([entry for entry in self._entries if entry not in past])
+            self._remove_unlisted()
+
+    def rewind(self, step: int) -> None:
+        """Bring the hall to its state after ``step`` (-1: before the run), and remove what a crash left behind."""
+        known = [entry for entry in self._entries if entry.step <= step]
+        entries = [entry if entry.left is None or entry.left <= step else replace(entry, left=None) for entry in known]
+        if entries != self._entries:
+            self._write_index(entries)
+        self._remove_unlisted()
 
     def load(self, entry: Laureate) -> AdapterWeights:
         return read_peft(self.folder_of(entry)).weights
@@ -82,6 +95,23 @@ class HallOfFame:
             for entry in json.loads(path.read_text())
         ]
 
-    def _write_index(self) -> None:
+    def _write_index(self, entries: list[Laureate]) -> None:
+        self._entries = sorted(entries, key=lambda one: (one.role, *_rank(one)))
         text = json.dumps([asdict(entry) for entry in self._entries], indent=2) + "\n"
         write_atomically(self.folder / _INDEX_FILE, text)
+
+    def _remove_unlisted(self) -> None:
+        if not self.folder.is_dir():
+            return
+        remove_leftovers(self.folder)
+        listed = {self.folder_of(entry) for entry in self._entries}
+        for folder in self.folder.iterdir():
+            if folder.is_dir() and folder not in listed:
+                shutil.rmtree(folder)
+            elif folder.is_dir():
+                remove_leftovers(folder)
+
+
+def _rank(entry: Laureate) -> tuple[float, int, str]:
+    """Sorts the fittest first."""
+    return (-entry.fitness, entry.step, entry.name)

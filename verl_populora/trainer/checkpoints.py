@@ -81,6 +81,11 @@ def commit(partial: Path, keep: int | None) -> Path:
     return target
 
 
+def oldest_step(root: Path) -> int:
+    """The step of the oldest complete checkpoint, which must exist."""
+    return step_of(_complete(root)[0])
+
+
 def remove_partial(root: Path) -> None:
     """Remove what a kill left half-written or half-deleted."""
     for path in root.iterdir() if root.is_dir() else ():

@@ -242,15 +242,18 @@ class PopulationTrainer(PPOTrainerSync):
     def _hall_folder(self) -> Path:
         return Path(self.config.run_dir) / "hall_of_fame"
 
+    def _hall(self) -> HallOfFame | None:
+        """As it is on disk now; None where no past members are kept."""
+        capacity = self.population.rules.evolution.hall_of_fame
+        if not capacity:
+            return None
+        return HallOfFame(self._hall_folder, capacity, self.config.actor_rollout_ref.model.path)
+
     def _invite_guest(self) -> None:
         """Seat a past student for the next step's matches; the coming synchronisation sends its adapter."""
-        if self.layout.guest_id is None:
+        hall = self._hall()
+        if hall is None or self.layout.guest_id is None:
             return
-        hall = HallOfFame(
-            self._hall_folder,
-            self.population.rules.evolution.hall_of_fame,
-            self.config.actor_rollout_ref.model.path,
-        )
         chosen = self.population.choose_guest(hall.entries(Role.STUDENT), self.global_steps)
         seated = self.population.guest
         if chosen is None or (seated is not None and seated.name == chosen.name):
@@ -292,6 +295,9 @@ class PopulationTrainer(PPOTrainerSync):
             checkpoints.commit(staged, self.config.trainer.max_actor_ckpt_to_keep)
         except OSError as error:
             self._skip_checkpoint(error)
+            return
+        if hall := self._hall():
+            hall.forget(checkpoints.oldest_step(self.checkpoint_root))
 
     def _skip_checkpoint(self, error: OSError) -> None:
         self._extra_metrics["warn/checkpoint_skipped"] = 1.0
@@ -336,8 +342,8 @@ class PopulationTrainer(PPOTrainerSync):
         self.global_steps = 0
         folder = self._checkpoint_to_resume()
         checkpoints.remove_partial(self.checkpoint_root)
+        self._rewind_records(folder)
         if folder is None:
-            self.writer.truncate_after(-1)
             if initial := self.config.population.initial_adapters:
                 self.population.set_origins(self.actor_rollout_wg.found_members(str(initial))[0])
             return
@@ -348,9 +354,15 @@ class PopulationTrainer(PPOTrainerSync):
         if self.population.guest is not None:
             self.actor_rollout_wg.seat_guest(str((folder / GUEST).absolute()), self.population.guest.version)
         self.global_steps = checkpoints.step_of(folder)
-        self.writer.truncate_after(self.global_steps)
         self.load_task_state(json.loads((folder / TRAINER_FILE).read_text()))
         logger.info("resumed from %s", folder)
+
+    def _rewind_records(self, folder: Path | None) -> None:
+        """Remove what was written after the checkpoint that the run starts from; None: it starts anew."""
+        step = -1 if folder is None else checkpoints.step_of(folder)
+        self.writer.truncate_after(step)
+        if hall := self._hall():
+            hall.rewind(step)
 
     def _checkpoint_to_resume(self) -> Path | None:
         trainer = self.config.trainer
