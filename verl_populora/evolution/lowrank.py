@@ -123,17 +123,17 @@ class LowRankSvd:
         return self.right.combine(self.right_core if mix is None else self.right_core @ mix, out)
 
 
-def orthonormalise(first: Tensor, second: Tensor) -> tuple[Basis, Basis]:
-    """Orthonormal bases of the columns of two factors (n_1, k) and (n_2, k), any floating dtype.
+def orthonormalise(factors: Sequence[Tensor]) -> list[Basis]:
+    """Orthonormal bases of the columns of factors (n_i, k) that share k, any floating dtypes.
 
-    The two share k, so that their small matrices go through linear algebra together. Raises ``ValueError`` for entries
-    that are not finite.
+    Their small matrices go through linear algebra together: for usual ranks it is calls that take the time, not
+    arithmetic. Raises ``ValueError`` for entries that are not finite.
     """
-    if torch.float64 not in (first.dtype, second.dtype):
-        gram = torch.stack([_blocked_gram(first.float()), _blocked_gram(second.float())])
-        left, right = _from_gram((first, second), gram, _FLOAT32_GRAM_LIMIT, _MIN_FLOAT32_LENGTH)
-        return left or _orthonormalise_in_float64(first), right or _orthonormalise_in_float64(second)
-    return _orthonormalise_in_float64(first), _orthonormalise_in_float64(second)
+    if any(factor.dtype == torch.float64 for factor in factors):
+        return [_orthonormalise_in_float64(factor) for factor in factors]
+    gram = torch.stack([_blocked_gram(factor.float()) for factor in factors])
+    bases = _from_gram(factors, gram, _FLOAT32_GRAM_LIMIT, _MIN_FLOAT32_LENGTH)
+    return [basis or _orthonormalise_in_float64(factor) for basis, factor in zip(bases, factors, strict=True)]
 
 
 def _orthonormalise_in_float64(factor: Tensor) -> Basis:
@@ -157,14 +157,39 @@ def svd(update: LoraFactors) -> LowRankSvd:
 
 def svd_of_sum(terms: Sequence[tuple[float, LoraFactors]]) -> LowRankSvd:
     """Thin singular value decomposition of ``sum(weight * dW)``; all updates have the same (out, in)."""
-    left, right = orthonormalise(
-        _stacked([update.b for _, update in terms], dim=1), _stacked([update.a for _, update in terms], dim=0).T
+    factors = (
+        _stacked([update.b for _, update in terms], dim=1),
+        _stacked([update.a for _, update in terms], dim=0).T,
     )
     weights = [weight * update.scaling for weight, update in terms for _ in range(update.a.shape[0])]
-    core = (left.r * torch.tensor(weights, dtype=torch.float64)) @ right.r.T
-    left_core, values, right_core = torch.linalg.svd(core, full_matrices=False)
-    signs = _signs(left.head(_SIGN_ROWS) @ left_core)
-    return LowRankSvd(left, right, left_core * signs, values, right_core.T * signs)
+    (decomposition,) = _svd_of_products([factors], [weights])
+    return decomposition
+
+
+def svd_of_each(updates: Sequence[LoraFactors]) -> list[LowRankSvd]:
+    """`svd` of several updates of one layer, together where they share the rank."""
+    ranks = [update.a.shape[0] for update in updates]
+    if len(set(ranks)) > 1:
+        return [svd(update) for update in updates]
+    weights = [[update.scaling] * rank for update, rank in zip(updates, ranks, strict=True)]
+    return _svd_of_products([(update.b, update.a.T) for update in updates], weights)
+
+
+def _svd_of_products(factors: Sequence[tuple[Tensor, Tensor]], weights: Sequence[Sequence[float]]) -> list[LowRankSvd]:
+    """Of ``X diag(weights) Y^T`` for pairs X (out, k), Y (in, k) of one layer and one k."""
+    bases = orthonormalise([factor for pair in factors for factor in pair])
+    left, right = bases[::2], bases[1::2]
+    cores = torch.stack(
+        [
+            (one.r * torch.tensor(columns, dtype=torch.float64)) @ other.r.T
+            for one, other, columns in zip(left, right, weights, strict=True)
+        ]
+    )
+    left_cores, values, right_cores = torch.linalg.svd(cores, full_matrices=False)
+    heads = torch.stack([one.head(_SIGN_ROWS) for one in left])
+    signs = _signs(heads @ left_cores)
+    left_cores, right_cores = left_cores * signs, right_cores.mT * signs
+    return [LowRankSvd(*one) for one in zip(left, right, left_cores, values, right_cores, strict=True)]
 
 
 def _stacked(factors: list[Tensor], dim: int) -> Tensor:
@@ -195,17 +220,16 @@ def _from_gram(factors: Sequence[Tensor], gram: Tensor, growth_limit: float, min
     usable = (failed == 0) & (lengths.amin(dim=1) > min_length) & (growth <= growth_limit)
     transforms, upper = inverse.mT / lengths[:, :, None], lower.mT * lengths[:, None, :]
     bases: list[Basis | None] = []
-    for index, factor in enumerate(factors):
-        if not usable[index]:
-            bases.append(None)
-            continue
-        in_float32 = factor.dtype != torch.float64 and float(growth[index]) <= _FLOAT32_COMBINATION_LIMIT
+    for factor, transform, r, is_usable, grown in zip(
+        factors, transforms, upper, usable.tolist(), growth.tolist(), strict=True
+    ):
+        in_float32 = factor.dtype != torch.float64 and grown <= _FLOAT32_COMBINATION_LIMIT
         dtype = torch.float32 if in_float32 else torch.float64
-        bases.append(Basis(factor, transforms[index], upper[index], dtype))
+        bases.append(Basis(factor, transform, r, dtype) if is_usable else None)
     return bases
 
 
 def _signs(rows: Tensor) -> Tensor:
-    """+1 or -1 for each column, from a fixed weighting of its entries."""
-    weights = torch.cos(torch.arange(1, rows.shape[0] + 1, dtype=rows.dtype))
-    return torch.where(weights @ rows < 0.0, -1.0, 1.0).to(rows.dtype)
+    """+1 or -1 for each column of matrices (..., n, m), from a fixed weighting of its entries; (..., 1, m)."""
+    weighted = rows * torch.cos(torch.arange(1, rows.shape[-2] + 1, dtype=rows.dtype))[:, None]
+    return torch.where(weighted.sum(-2, keepdim=True) < 0.0, -1.0, 1.0).to(rows.dtype)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 
 from verl_populora.adapters.weights import LoraFactors
-from verl_populora.evolution.lowrank import svd
+from verl_populora.evolution.lowrank import svd_of_each
 from verl_populora.evolution.operators.base import Operator
 from verl_populora.evolution.recompression import FactorSpec, components, to_factors
 
@@ -36,7 +36,7 @@ class SubspaceCrossover(Operator):
         generator: torch.Generator,
         shared: Any,
     ) -> LoraFactors:
-        leading, trailing = (svd(parent).truncate(spec.rank) for parent in parents)
+        leading, trailing = (parent.truncate(spec.rank) for parent in svd_of_each(parents))
         size = max(leading.size, trailing.size)
         split = min(max(1, round(self.share * size)), max(1, size - 1))
         return to_factors([components(leading, 0, split), components(trailing, split, size)], spec)
