@@ -4,7 +4,8 @@
 
 The process runs the population trainer's own bookkeeping (matches, ratings, evolution, hall of fame, checkpoints,
 buffers, run directory) through its real methods, with small adapters in memory where a run has a language model, and
-without Ray and vLLM. Every step evolves and saves. It is forked from this one, so that a start costs nothing. Writes
+without Ray and vLLM. Every step evolves and saves. Every other kill comes from inside, at a file that is being flushed
+or at the end of a phase, the others from outside at a random time. The process is forked from this one, so that a start costs nothing. Writes
 ``DIRECTORY/straight`` (never killed) and ``DIRECTORY/killed`` and prints, as JSON, in which phase each kill hit.
 """
 
@@ -30,6 +31,7 @@ import torch
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+import tests.conftest  # noqa: F401  (the environment that verl reads when it is imported)
 from azr_overrides.buffers import TaskBuffers
 from azr_overrides.tasks.types import Task, TaskKind
 from tests.engine_setup import init_process_group
@@ -120,11 +122,12 @@ class OneRank:
 class Trainer(PopulationTrainer):
     """The population trainer without verl's constructor and step; episodes are made up from the random streams."""
 
-    def __init__(self, run_dir: Path, steps: int, phase: mmap.mmap):
+    def __init__(self, run_dir: Path, steps: int, phase: mmap.mmap, trap: "Trap | None" = None):
         layout = PopulationLayout.build(2, 2)
         evolution = EvolutionConfig(interval=1, hall_of_fame=2)
         rules = PopulationRules(evolution=evolution, rank=RANK, alpha=ALPHA)
         self.phase = phase
+        self.trap = trap
         self.rng = np.random.default_rng(5)
         self.buffers = TaskBuffers()
         config = OmegaConf.create(
@@ -147,6 +150,8 @@ class Trainer(PopulationTrainer):
         self.logger = Trackers("crash", "crash", [])
 
     def enter(self, phase: str) -> None:
+        if self.trap is not None:
+            self.trap.enter(phase)
         self.phase[0] = PHASES.index(phase)
 
     def run(self) -> None:
@@ -208,8 +213,37 @@ class Trainer(PopulationTrainer):
         self.rng.bit_generator.state = state["rng"]
 
 
-def start(run_dir: Path, steps: int, phase: mmap.mmap) -> int:
-    """Run or resume ``run_dir`` in a fork of this process; returns its pid."""
+class Trap:
+    """Kills its own process in a visit of the phase ``target``: at a file that it flushes, or at the phase's end.
+
+    Where the process is killed does not depend on how busy the machine is, unlike a kill from outside.
+    """
+
+    def __init__(self, target: str, skipped: int, flushes: int):
+        self.target = target
+        self.visits_left = skipped + 1
+        self.flushes_left = flushes
+        self.inside = False
+        flush = os.fsync
+
+        def flush_or_die(descriptor: int) -> None:
+            if self.inside:
+                self.flushes_left -= 1
+                if self.flushes_left <= 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            flush(descriptor)
+
+        os.fsync = flush_or_die
+
+    def enter(self, phase: str) -> None:
+        if self.inside:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.visits_left -= phase == self.target
+        self.inside = phase == self.target and self.visits_left == 0
+
+
+def start(run_dir: Path, steps: int, phase: mmap.mmap, trap: tuple[str, int, int] | None = None) -> int:
+    """Run or resume ``run_dir`` in a fork of this process, with the arguments of a `Trap`; returns its pid."""
     phase[0] = 0
     pid = os.fork()
     if pid:
@@ -217,30 +251,35 @@ def start(run_dir: Path, steps: int, phase: mmap.mmap) -> int:
     code = 1
     try:
         init_process_group()
-        Trainer(run_dir, steps, phase).run()
+        Trainer(run_dir, steps, phase, Trap(*trap) if trap else None).run()
         code = 0
     finally:
         sys.stderr.flush()
         os._exit(code)
 
 
-def kill_somewhere(pid: int, phase: mmap.mmap, target: str, rng: random.Random, longest: float) -> str | None:
-    """Wait for the process to be in ``target``, a random time more, and kill it.
+def kill_near(pid: int, phase: mmap.mmap, target: str, skipped: int, delay: float) -> str | None:
+    """Wait for a visit of ``target`` and ``delay`` seconds more, and kill the process, wherever it is by then.
 
     Returns the phase that the kill hit; None if the process had ended.
     """
-    skipped = rng.randrange(2)  # visits of the phase that go unharmed
     for _ in range(skipped + 1):
         for inside in (False, True):
             while (PHASES[phase[0]] == target) is not inside:
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     return None
                 time.sleep(0.0001)
-    time.sleep(rng.uniform(0, longest))
+    time.sleep(delay)
     hit = PHASES[phase[0]]
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return hit
+
+
+def wait_for_trap(pid: int, phase: mmap.mmap) -> str | None:
+    """The phase that the process killed itself in; None if it ended by itself."""
+    _, status = os.waitpid(pid, 0)
+    return PHASES[phase[0]] if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else None
 
 
 def main() -> int:
@@ -262,10 +301,14 @@ def main() -> int:
     rng, hits, starts = random.Random(options.seed), Counter(), 0
     targets = ("checkpoint", "records", "evolution", "update", "checkpoint", "metrics", "evolution", "plan", "records")
     while hits.total() < options.kills:
-        pid = start(options.directory / "killed", options.steps, phase)
+        target, skipped = targets[starts % len(targets)], rng.randrange(2)
+        trap = None if starts % 2 else (target, skipped, rng.randrange(1, 12))
+        pid = start(options.directory / "killed", options.steps, phase, trap)
         with contextlib.suppress(ChildProcessError):
-            longest = a_step if starts % 2 else 0.0  # every other kill comes at once, to be sure of its phase
-            hit = kill_somewhere(pid, phase, targets[starts % len(targets)], rng, longest)
+            if trap:
+                hit = wait_for_trap(pid, phase)
+            else:
+                hit = kill_near(pid, phase, target, skipped, rng.uniform(0, a_step))
         starts += 1
         if hit is None:
             break
