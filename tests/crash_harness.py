@@ -5,8 +5,9 @@
 The process runs the population trainer's own bookkeeping (matches, ratings, evolution, hall of fame, checkpoints,
 buffers, run directory) through its real methods, with small adapters in memory where a run has a language model, and
 without Ray and vLLM. Every step evolves and saves. Every other kill comes from inside, at a file that is being flushed
-or at the end of a phase, the others from outside at a random time. The process is forked from this one, so that a start costs nothing. Writes
-``DIRECTORY/straight`` (never killed) and ``DIRECTORY/killed`` and prints, as JSON, in which phase each kill hit.
+or at the end of a phase, the others from outside at a random time. The process is forked from this one, so that a
+start costs nothing. Writes ``DIRECTORY/straight`` (never killed) and ``DIRECTORY/killed`` and prints, as JSON, in which
+phase each kill hit. ``tests/test_crashes.py`` starts it, in the environment that verl reads when it is imported.
 """
 
 # verl carries no types.
@@ -31,7 +32,6 @@ import torch
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-import tests.conftest  # noqa: F401  (the environment that verl reads when it is imported)
 from azr_overrides.buffers import TaskBuffers
 from azr_overrides.tasks.types import Task, TaskKind
 from tests.engine_setup import init_process_group
@@ -305,10 +305,8 @@ def main() -> int:
         trap = None if starts % 2 else (target, skipped, rng.randrange(1, 12))
         pid = start(options.directory / "killed", options.steps, phase, trap)
         with contextlib.suppress(ChildProcessError):
-            if trap:
-                hit = wait_for_trap(pid, phase)
-            else:
-                hit = kill_near(pid, phase, target, skipped, rng.uniform(0, a_step))
+            outside = (phase, target, skipped, rng.uniform(0, a_step))
+            hit = wait_for_trap(pid, phase) if trap else kill_near(pid, *outside)
         starts += 1
         if hit is None:
             break
