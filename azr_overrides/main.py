@@ -66,8 +66,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _generate_seeds(config)
     print(isolation.summary(), file=sys.stderr)
     write_tasks(seed_file(config), seeds)
+    _warn_of_attention(config)
     _warn_of_memory(config)
     return _run(config, isolation)
+
+
+def _warn_of_attention(config: DictConfig) -> None:
+    model = config.actor_rollout_ref.model
+    packed_on_gpu = config.trainer.device == "cuda" and model.use_remove_padding
+    if packed_on_gpu and model.override_config.attn_implementation == "sdpa":
+        print(
+            "warning: training attends with sdpa: the mask between packed sequences grows with the square of "
+            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu. Install flash-attn to avoid it",
+            file=sys.stderr,
+        )
 
 
 def _warn_of_memory(config: DictConfig) -> None:

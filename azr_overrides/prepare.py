@@ -61,6 +61,7 @@ def prepare(config: DictConfig) -> StepSizes:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     _check_model(config)
+    _choose_attention(config)
     _apply_chat_style(config)
     _check_unsupported(config)
     for key in ("azr.seed_dataset", "azr.error_seed_dataset", "azr.code_f_seed_dataset"):
@@ -107,6 +108,18 @@ def _check_model(config: DictConfig) -> None:
             "actor_rollout_ref.model.lora_adapter_path starts all of verl's training from one adapter; to start "
             "members from adapters of their own use population.initial_adapters"
         )
+
+
+def _choose_attention(config: DictConfig) -> None:
+    """verl would load the trained model with flash-attention 2, whose package no requirements file can name for all."""
+    key = "actor_rollout_ref.model.override_config.attn_implementation"
+    chosen = OmegaConf.select(config, key) or "auto"
+    installed = importlib.util.find_spec("flash_attn") is not None
+    if chosen == "auto":
+        chosen = "flash_attention_2" if installed else "sdpa"
+    elif chosen == "flash_attention_2" and not installed:
+        raise ConfigError(f"{key}={chosen} needs the package flash-attn: install it, or set it to auto or sdpa")
+    OmegaConf.update(config, key, chosen, force_add=True)
 
 
 def _apply_chat_style(config: DictConfig) -> None:

@@ -66,3 +66,10 @@ def test_an_upstream_checkout_is_told_with_its_commit(tmp_path):
     assert finding.status is Status.WARN and head in finding.detail
     (finding,) = doctor.check_azr(Place(tmp_path, tmp_path / "absolute_zero_reasoner"))
     assert finding.status is Status.FAIL
+
+
+def test_a_gpu_without_flash_attention_is_warned_of(monkeypatch, place):
+    assert doctor.check_attention(place) == []
+    monkeypatch.setattr(doctor, "_device", lambda: "cuda")
+    (found,) = doctor.check_attention(place)
+    assert found.status is Status.WARN and "sdpa" in found.fix

@@ -3,7 +3,9 @@ import os
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+import azr_overrides.prepare as prepare_module
 from azr_overrides.config import compose
 from azr_overrides.prepare import (
     _TRACKER_PACKAGES,
@@ -41,6 +43,27 @@ def test_any_numbers_of_teachers_and_students_can_be_given(tmp_path):
     config = configured(tmp_path, "population=1t1s", "population.teachers=3", "population.students=5")
     prepare(config)
     assert len(config.actor_rollout_ref.model.lora.population.seats) == 8
+
+
+ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
+
+
+@pytest.mark.parametrize(("installed", "chosen"), [(True, "flash_attention_2"), (False, "sdpa")])
+def test_a_gpu_attends_with_what_is_installed(tmp_path, monkeypatch, installed, chosen):
+    find = prepare_module.importlib.util.find_spec
+    found = lambda name: object() if installed else None  # noqa: E731
+    monkeypatch.setattr(
+        prepare_module.importlib.util, "find_spec", lambda name: found(name) if name == "flash_attn" else find(name)
+    )
+    config = configured(tmp_path, "device=gpu")
+    prepare(config)
+    assert OmegaConf.select(config, ATTENTION) == chosen
+    asked = configured(tmp_path, "device=gpu", f"{ATTENTION}=flash_attention_2")
+    if installed:
+        prepare(asked)
+    else:
+        with pytest.raises(ConfigError, match="needs the package flash-attn"):
+            prepare(asked)
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,17 @@ def check_device(place: Place) -> list[Finding]:
     return findings
 
 
+def check_attention(place: Place) -> list[Finding]:
+    """On a GPU only: flash-attn is built for one pair of torch and CUDA, so that no requirements file names it."""
+    if _device() != "cuda":
+        return []
+    try:
+        return [Finding("flash-attn", Status.OK, importlib.metadata.version("flash-attn"))]
+    except importlib.metadata.PackageNotFoundError:
+        fix = "install the build for this torch and CUDA; training attends with sdpa until then, at more memory"
+        return [Finding("flash-attn", Status.WARN, "not installed", fix)]
+
+
 def check_shared_memory(place: Place) -> list[Finding]:
     free, wanted = shutil.disk_usage("/dev/shm").free / _GIB, _MIN_SHM_GIB[_device()]
     ok = free >= wanted
@@ -187,6 +198,7 @@ CHECKS: dict[str, Callable[[Place], list[Finding]]] = {
     "python": check_python,
     "versions": check_versions,
     "device": check_device,
+    "flash-attn": check_attention,
     "/dev/shm": check_shared_memory,
     "sandbox": check_sandbox,
     "verl surface": check_surface,
