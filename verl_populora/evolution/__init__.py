@@ -4,7 +4,7 @@ from verl_populora.evolution.config import EvolutionConfig, EvolutionUnit
 from verl_populora.evolution.diversity import DiversityReport, PairDiversity, diversity
 from verl_populora.evolution.hall_of_fame import HallOfFame, Laureate
 from verl_populora.evolution.lineage import child_of_each_operator, make_child
-from verl_populora.evolution.operators import Operator
+from verl_populora.evolution.operators import Operator, SpectralOperator
 from verl_populora.evolution.population import Birth, Evolution
 from verl_populora.evolution.registry import make_operator, operator_names, register_operator
 
@@ -18,6 +18,7 @@ __all__ = [
     "Laureate",
     "Operator",
     "PairDiversity",
+    "SpectralOperator",
     "child_of_each_operator",
     "diversity",
     "make_child",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from verl_populora.adapters.weights import LoraFactors
 
@@ -78,8 +79,9 @@ class Basis:
         return product if other.transform is None else product @ other.transform
 
     def head(self, rows: int) -> Tensor:
-        """The first rows of Q, (min(rows, n), q), float64."""
+        """The first rows of Q, (rows, q), float64; zero where n is smaller."""
         top = self.source[:rows].double()
+        top = pad(top, (0, 0, 0, rows - top.shape[0]))
         return top if self.transform is None else top @ self.transform
 
 
@@ -167,16 +169,18 @@ def svd_of_sum(terms: Sequence[tuple[float, LoraFactors]]) -> LowRankSvd:
 
 
 def svd_of_each(updates: Sequence[LoraFactors]) -> list[LowRankSvd]:
-    """`svd` of several updates of one layer, together where they share the rank."""
-    ranks = [update.a.shape[0] for update in updates]
-    if len(set(ranks)) > 1:
+    """`svd` of several updates, whose small matrices go through linear algebra together where they have one size."""
+    sizes = {
+        (rank := update.a.shape[0], min(rank, update.b.shape[0]), min(rank, update.a.shape[1])) for update in updates
+    }
+    if len(sizes) != 1:
         return [svd(update) for update in updates]
-    weights = [[update.scaling] * rank for update, rank in zip(updates, ranks, strict=True)]
+    weights = [[update.scaling] * update.a.shape[0] for update in updates]
     return _svd_of_products([(update.b, update.a.T) for update in updates], weights)
 
 
 def _svd_of_products(factors: Sequence[tuple[Tensor, Tensor]], weights: Sequence[Sequence[float]]) -> list[LowRankSvd]:
-    """Of ``X diag(weights) Y^T`` for pairs X (out, k), Y (in, k) of one layer and one k."""
+    """Of ``X diag(weights) Y^T`` for pairs X (out, k), Y (in, k) with one k, min(out, k) and min(in, k)."""
     bases = orthonormalise([factor for pair in factors for factor in pair])
     left, right = bases[::2], bases[1::2]
     cores = torch.stack(

@@ -1,6 +1,6 @@
 """Variation operators: mutations of one parent, crossovers of two."""
 
-from verl_populora.evolution.operators.base import Operator
+from verl_populora.evolution.operators.base import Operator, SpectralOperator
 from verl_populora.evolution.operators.dare import DareCrossover
 from verl_populora.evolution.operators.extrapolation import Extrapolation
 from verl_populora.evolution.operators.gaussian import AdaptiveGaussian, LayerGaussian
@@ -18,5 +18,6 @@ __all__ = [
     "LayerwiseCrossover",
     "Operator",
     "SpectralMutation",
+    "SpectralOperator",
     "SubspaceCrossover",
 ]

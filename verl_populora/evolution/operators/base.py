@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from verl_populora.adapters.weights import AdapterWeights, LoraFactors
+from verl_populora.evolution.lowrank import LowRankSvd, svd_of_each
 from verl_populora.evolution.recompression import FactorSpec, recompress
 
-MAX_WORKERS = 4  # modules at once; more would wait for the interpreter, and each holds its own temporaries
+MAX_WORKERS = 4  # groups of modules at once; more would wait for the interpreter, and each holds its own temporaries
+_GROUP = 4  # modules that a worker takes together
 
 _ALIGNMENT = 64  # bytes; what PyTorch gives to every tensor it allocates
 
@@ -39,6 +42,16 @@ class Streams:
 
     def shared(self) -> torch.Generator:
         return self.module("")
+
+
+@dataclass(frozen=True, slots=True)
+class Locus:
+    """One module that is to be varied."""
+
+    name: str
+    parents: tuple[LoraFactors, ...]  # the module in each parent, fitter parent first
+    spec: FactorSpec
+    generator: torch.Generator  # the module's random stream
 
 
 @dataclass(frozen=True)
@@ -93,24 +106,32 @@ class Operator(ABC):
         shared = self.draw_shared(names, streams.shared())
         chosen = set(names)
 
-        def make(name: str) -> LoraFactors:
+        def locus(name: str) -> Locus:
             factors = tuple(_canonical(parent.modules[name]) for parent in parents)
-            spec = FactorSpec(rank, alpha, factors[0].a.dtype)
-            if name in chosen:
-                module = self.vary(name, factors, spec, streams.module(name), shared)
-            else:
-                module = inherit(factors[0], spec)
-            _check_finite(name, module)
-            return module
+            return Locus(name, factors, FactorSpec(rank, alpha, factors[0].a.dtype), streams.module(name))
 
+        def make(group: Sequence[str]) -> list[LoraFactors]:
+            loci = [locus(name) for name in group]
+            varied = iter(self.vary_group([one for one in loci if one.name in chosen], shared))
+            made = [next(varied) if one.name in chosen else inherit(one.parents[0], one.spec) for one in loci]
+            for name, module in zip(group, made, strict=True):
+                _check_finite(name, module)
+            return made
+
+        every = list(first.modules)
         with _workers() as run:
-            made = run(make, list(first.modules))
-            child = {name: next(made) for name in (track(list(first.modules)) if track else first.modules)}
+            groups = run(make, [every[start : start + _GROUP] for start in range(0, len(every), _GROUP)])
+            made = chain.from_iterable(groups)
+            child = {name: next(made) for name in (track(every) if track else every)}
         return AdapterWeights(child, rank, alpha)
 
     def draw_shared(self, names: Sequence[str], generator: torch.Generator) -> Any:
         """Random choices that concern all modules at once; handed to every ``vary``."""
         return None
+
+    def vary_group(self, loci: Sequence[Locus], shared: Any) -> list[LoraFactors]:
+        """``vary`` of several modules; for operators that save time by taking them together. May be empty."""
+        return [self.vary(one.name, one.parents, one.spec, one.generator, shared) for one in loci]
 
     @abstractmethod
     def vary(
@@ -125,8 +146,10 @@ class Operator(ABC):
 
 
 @contextmanager
-def _workers() -> Iterator[Callable[[Callable[[str], LoraFactors], Sequence[str]], Iterator[LoraFactors]]]:
-    """A ``map`` over modules on as many threads as PyTorch has for one operation, each operation on one thread.
+def _workers() -> Iterator[
+    Callable[[Callable[[Sequence[str]], list[LoraFactors]], Sequence[Sequence[str]]], Iterator[list[LoraFactors]]]
+]:
+    """A ``map`` over groups of modules on as many threads as PyTorch has for one operation, each single-threaded.
 
     A module is a few large products and many operations on r x r matrices, which do not spread over threads; several
     modules at once keep the cores busy throughout.
@@ -141,6 +164,33 @@ def _workers() -> Iterator[Callable[[Callable[[str], LoraFactors], Sequence[str]
             yield pool.map
     finally:
         torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class SpectralOperator(Operator):
+    """An operator on the parents' singular value decompositions; implement ``recombine`` in place of ``vary``."""
+
+    def vary(
+        self,
+        name: str,
+        parents: tuple[LoraFactors, ...],
+        spec: FactorSpec,
+        generator: torch.Generator,
+        shared: Any,
+    ) -> LoraFactors:
+        (child,) = self.vary_group([Locus(name, parents, spec, generator)], shared)
+        return child
+
+    def vary_group(self, loci: Sequence[Locus], shared: Any) -> list[LoraFactors]:
+        spectra = iter(svd_of_each([update for one in loci for update in one.parents]))
+        return [
+            self.recombine(tuple(next(spectra).truncate(one.spec.rank) for _ in one.parents), one.spec, one.generator)
+            for one in loci
+        ]
+
+    @abstractmethod
+    def recombine(self, parents: tuple[LowRankSvd, ...], spec: FactorSpec, generator: torch.Generator) -> LoraFactors:
+        """One module of the child from its decomposition in each parent, which has at most ``spec.rank`` triplets."""
 
 
 def inherit(parent: LoraFactors, spec: FactorSpec) -> LoraFactors:

@@ -1,18 +1,18 @@
 """M3: mutation by forgetting."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from verl_populora.adapters.weights import LoraFactors
-from verl_populora.evolution.lowrank import svd
-from verl_populora.evolution.operators.base import Operator
+from verl_populora.evolution.lowrank import LowRankSvd
+from verl_populora.evolution.operators.base import SpectralOperator
 from verl_populora.evolution.recompression import FactorSpec, to_factors, with_values
 
 
 @dataclass(frozen=True)
-class ComponentMasking(Operator):
+class ComponentMasking(SpectralOperator):
     """M3: a random ``fraction`` (rho) of each module's singular components is set to zero.
 
     The number dropped is rounded, and at least one component is kept. Dropped components keep their row in ``a``, so
@@ -29,15 +29,8 @@ class ComponentMasking(Operator):
         if not 0 <= self.fraction < 1:
             raise ValueError(f"fraction of components to drop must be in [0, 1), not {self.fraction}")
 
-    def vary(
-        self,
-        name: str,
-        parents: tuple[LoraFactors, ...],
-        spec: FactorSpec,
-        generator: torch.Generator,
-        shared: Any,
-    ) -> LoraFactors:
-        parent = svd(parents[0]).truncate(spec.rank)
+    def recombine(self, parents: tuple[LowRankSvd, ...], spec: FactorSpec, generator: torch.Generator) -> LoraFactors:
+        (parent,) = parents
         dropped = min(round(self.fraction * parent.size), parent.size - 1)
         values = parent.values.clone()
         values[torch.randperm(parent.size, generator=generator)[:dropped]] = 0.0

@@ -1,19 +1,19 @@
 """M1: mutation of the singular value decomposition."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from verl_populora.adapters.weights import LoraFactors
-from verl_populora.evolution.lowrank import svd
-from verl_populora.evolution.operators.base import Operator
+from verl_populora.evolution.lowrank import LowRankSvd
+from verl_populora.evolution.operators.base import SpectralOperator
 from verl_populora.evolution.recompression import FactorSpec, Part, to_factors
 
 
 @dataclass(frozen=True)
-class SpectralMutation(Operator):
+class SpectralMutation(SpectralOperator):
     """M1: ``dW = U S V^T`` becomes ``(U R_u) (S exp(epsilon z)) (V R_v)^T`` with z standard normal.
 
     ``R_u`` and ``R_v`` are exactly orthogonal: the Cayley transform of ``epsilon K`` with K skew-symmetric and entries
@@ -31,15 +31,8 @@ class SpectralMutation(Operator):
         if self.epsilon < 0:
             raise ValueError(f"epsilon must not be negative, got {self.epsilon}")
 
-    def vary(
-        self,
-        name: str,
-        parents: tuple[LoraFactors, ...],
-        spec: FactorSpec,
-        generator: torch.Generator,
-        shared: Any,
-    ) -> LoraFactors:
-        parent = svd(parents[0]).truncate(spec.rank)
+    def recombine(self, parents: tuple[LowRankSvd, ...], spec: FactorSpec, generator: torch.Generator) -> LoraFactors:
+        (parent,) = parents
         noise = torch.randn(parent.size, generator=generator, dtype=torch.float64)
         values = parent.values * torch.exp(self.epsilon * noise)
         left, right = self._rotations(parent.size, generator)

@@ -1,18 +1,18 @@
 """X3: crossover of singular subspaces."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from verl_populora.adapters.weights import LoraFactors
-from verl_populora.evolution.lowrank import svd_of_each
-from verl_populora.evolution.operators.base import Operator
+from verl_populora.evolution.lowrank import LowRankSvd
+from verl_populora.evolution.operators.base import SpectralOperator
 from verl_populora.evolution.recompression import FactorSpec, components, to_factors
 
 
 @dataclass(frozen=True)
-class SubspaceCrossover(Operator):
+class SubspaceCrossover(SpectralOperator):
     """X3: the leading k singular components of the fitter parent, components k+1 to r of the other.
 
     ``k = round(share * r)``, and both parents contribute wherever r > 1. The child of two equal parents is the parent.
@@ -28,15 +28,8 @@ class SubspaceCrossover(Operator):
         if not 0 < self.share < 1:
             raise ValueError(f"share of leading components must lie between 0 and 1, not {self.share}")
 
-    def vary(
-        self,
-        name: str,
-        parents: tuple[LoraFactors, ...],
-        spec: FactorSpec,
-        generator: torch.Generator,
-        shared: Any,
-    ) -> LoraFactors:
-        leading, trailing = (parent.truncate(spec.rank) for parent in svd_of_each(parents))
+    def recombine(self, parents: tuple[LowRankSvd, ...], spec: FactorSpec, generator: torch.Generator) -> LoraFactors:
+        leading, trailing = parents
         size = max(leading.size, trailing.size)
         split = min(max(1, round(self.share * size)), max(1, size - 1))
         return to_factors([components(leading, 0, split), components(trailing, split, size)], spec)
