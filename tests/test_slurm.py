@@ -6,6 +6,7 @@ Recipes are stand-ins of a few lines: what is tested is the job around them.
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
@@ -87,6 +88,23 @@ def test_a_node_that_does_not_join_is_named(slurm, tmp_path):
     assert processes_of(job) == []
 
 
+def starts(state, number=1):
+    """Whether the recipe has started so many times."""
+    return lambda: state.exists() and state.read_text().count("start") >= number
+
+
+def wait_until(happened, slurm, job):
+    while not happened():
+        assert slurm.job(job)["JobState"] in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"), slurm.logs()
+        time.sleep(0.1)
+
+
+def signal_when(happened, slurm, job):
+    """Send the signal that SLURM sends before a time limit."""
+    wait_until(happened, slurm, job)
+    slurm.run("scancel", "--batch", "--signal=USR1", str(job))
+
+
 RESUMABLE = """
 echo "start $(date +%s)" >>"$STATE"
 trap 'echo saved >>"$STATE"; exit 75' USR1
@@ -99,14 +117,56 @@ def test_a_signal_requeues_and_the_same_command_resumes(slurm, tmp_path):
     """SLURM's signal is sent by hand; what follows is what follows before a time limit."""
     state = tmp_path / "state"
     job = submit(slurm, tmp_path, RESUMABLE, nodes=1, STATE=str(state))
-    while not state.exists():
-        assert slurm.job(job)["JobState"] in ("PENDING", "RUNNING", "CONFIGURING"), slurm.logs()
-    slurm.run("scancel", "--batch", "--signal=USR1", str(job))
+    signal_when(starts(state), slurm, job)
     done = slurm.wait(job, ("COMPLETED", "FAILED"), 120)
     words = [line.split()[0] for line in state.read_text().splitlines()]
     assert words == ["start", "saved", "start", "finished"], (tmp_path / "job.log").read_text()
     assert done["JobState"] == "COMPLETED" and done["Restarts"] == "1"
     assert processes_of(job) == []
+
+
+def test_starts_that_save_nothing_do_not_go_on_forever(slurm, tmp_path):
+    state = tmp_path / "state"
+    job = submit(slurm, tmp_path, 'echo start >>"$STATE"\nsleep 100\n', nodes=1, STATE=str(state))
+    signal_when(starts(state), slurm, job)
+    signal_when(starts(state, 2), slurm, job)
+    done = slurm.wait(job, ("COMPLETED", "FAILED"), 120)
+    log = (tmp_path / "job.log").read_text()
+    assert done["JobState"] == "FAILED" and done["Restarts"] == "1", log
+    assert log.count("requeueing job") == 1 and "2 starts in a row saved nothing at their signal" in log
+
+
+def test_a_signal_while_ray_starts_requeues_too(slurm, tmp_path):
+    """The first check of the cluster never ends; the second is the real one."""
+    late = tmp_path / "python"
+    late.write_text(
+        f'#!/usr/bin/env bash\nif [[ "$*" == *wait_for_ray* && ! -e "{tmp_path}/waited" ]]; then\n'
+        f'  touch "{tmp_path}/waited"; exec sleep 100\nfi\nexec "{PYTHON}" "$@"\n'
+    )
+    late.chmod(0o755)
+    state = tmp_path / "state"
+    job = submit(slurm, tmp_path, 'echo start >>"$STATE"\n', nodes=1, STATE=str(state), PYTHON=str(late))
+    signal_when((tmp_path / "waited").exists, slurm, job)
+    done = slurm.wait(job, ("COMPLETED", "FAILED"), 120)
+    assert done["JobState"] == "COMPLETED" and done["Restarts"] == "1", (tmp_path / "job.log").read_text()
+    assert state.read_text() == "start\n"
+    assert processes_of(job) == []
+
+
+def test_a_cancelled_job_stays_cancelled(slurm, tmp_path):
+    state = tmp_path / "state"
+    recipe = "trap 'exit 75' USR1 TERM\n" + 'echo start >>"$STATE"\nsleep 100 & wait\n'
+    job = submit(slurm, tmp_path, recipe, nodes=1, STATE=str(state))
+    wait_until(starts(state), slurm, job)
+    slurm.run("scancel", str(job))
+    slurm.wait(job, ("CANCELLED",), 60)
+    deadline = time.monotonic() + 60
+    while processes_of(job) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    done = slurm.job(job)
+    assert done["JobState"] == "CANCELLED" and done["Restarts"] == "0", (tmp_path / "job.log").read_text()
+    assert "requeueing" not in (tmp_path / "job.log").read_text()
+    assert state.read_text() == "start\n"
 
 
 def test_a_failed_run_is_not_started_again(slurm, tmp_path):
@@ -124,6 +184,15 @@ def test_two_jobs_on_one_node_get_different_ports():
     taken = [ports(job) for job in range(100, 110)]
     assert all(len(one) == 4 for one in taken)
     assert len(set.union(*taken)) == 40
+
+
+def test_the_port_of_the_head_is_left_to_it():
+    """A head whose own first port was taken has one that its node would choose next."""
+    command = [str(ROOT / "recipes/slurm/free_ports.sh"), "1", "20300"]
+    (free,) = subprocess.check_output(command, text=True).split()
+    environment = os.environ | {"HEAD_PORT": free}
+    (other,) = subprocess.check_output(command, env=environment, text=True).split()
+    assert int(other) > int(free)
 
 
 def test_the_dry_run_submits_nothing_and_wrong_calls_say_why(slurm, tmp_path):

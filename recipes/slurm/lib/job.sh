@@ -50,8 +50,29 @@ on_first_node() {
     STEP=(srun "${_step_options[@]}" --nodes=1 --ntasks=1 "--nodelist=$SLURMD_NODENAME" "${_inside[@]}" "$@")
 }
 
-# Start the same job again, which resumes. The signal leaves GRACE seconds before the limit.
+# SLURM's signal before the limit, or before a preemption, can come at any time; without this it would end the job.
+SIGNALLED=false
+trap 'SIGNALLED=true' USR1 TERM
+
+# Whether this start has kept something, so that the next one begins further on. A batch script defines its own.
+made_progress() { false; }
+
+# Start the same job again, which resumes. Two starts in a row that kept nothing would be followed by a third like them.
 requeue() {
+    # A job that was cancelled, or that the watchdog below has requeued, stays what it is.
+    scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING || exit 1
+    local file="$LOGS/$SLURM_JOB_ID.starts-without-progress" starts=0
+    if made_progress; then
+        rm -f "$file"
+    else
+        if [[ -e "$file" ]]; then starts=$(<"$file"); fi
+        echo "$((++starts))" >"$file"
+        if ((starts >= 2)); then
+            echo "error: $starts starts in a row saved nothing at their signal: the start and one step take longer than" \
+                "--time less GRACE ($GRACE s), or one step takes longer than GRACE; raise them" >&2
+            exit 1
+        fi
+    fi
     if ((${SLURM_RESTART_COUNT:-0} >= ${MAX_REQUEUES:-50})); then
         echo "error: started again ${SLURM_RESTART_COUNT} times already; raise MAX_REQUEUES to go on" >&2
         exit 1
@@ -61,11 +82,11 @@ requeue() {
     exit 0
 }
 
-# run_until_signal COMMAND: runs it and returns its exit code. SLURM's signal before the limit, or before a preemption,
-# is passed on once and sets SIGNALLED. What does not end in time is ended by a requeue a minute before the limit.
-SIGNALLED=false
+# run_until_signal COMMAND: runs it and returns its exit code. The signal is passed on once and sets SIGNALLED; what does
+# not end in time is ended by a requeue a minute before the limit. After the signal nothing more is started.
 run_until_signal() {
     local child status=0 watchdog=
+    if $SIGNALLED; then return 143; fi
     "$@" &
     child=$!
     # shellcheck disable=SC2064  # the child's number is the one of now
@@ -80,7 +101,7 @@ run_until_signal() {
             watchdog=$!
         fi
     done
-    trap - USR1 TERM
+    trap 'SIGNALLED=true' USR1 TERM
     if [[ -n "$watchdog" ]]; then kill "$watchdog" 2>/dev/null || true; fi
     return "$status"
 }

@@ -1,4 +1,4 @@
-# Sourced after job.sh: a Ray cluster on the nodes of the job.
+# Sourced after job.sh: a Ray cluster on the nodes of the job. A signal meanwhile leaves it unfinished.
 #
 # Read from the environment:
 #   HEAD_IP           address of the first node that the others reach   (default its first one)
@@ -32,6 +32,10 @@ start_ray() {
     local check=$!
     local status=0
     wait -n "$RAY_STEP" "$check" || status=$?
+    if $SIGNALLED; then
+        kill "$check" 2>/dev/null || true
+        return 0
+    fi
     if ! kill -0 "$RAY_STEP" 2>/dev/null; then
         echo "error: Ray ended while it was starting; see $LOGS/ray-*.log" >&2
         kill "$check" 2>/dev/null || true
