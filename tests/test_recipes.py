@@ -157,6 +157,11 @@ def test_the_quick_start(tmp_path):
     assert Path(config.actor_rollout_ref.model.path, "config.json").is_file()
 
 
+def test_the_quick_start_as_a_job_goes_on_in_its_own_directory():
+    (config,) = dry("quickstart.sh", SLURM_JOB_ID="8151", NODES="2")
+    assert config.run_dir.endswith("quickstart-2t2s-8151") and config.trainer.nnodes == 2
+
+
 @pytest.mark.parametrize("script", [path for path in SCRIPTS if path not in LIBRARIES], ids=lambda path: path.name)
 def test_scripts_are_strict_and_say_what_they_do(script):
     lines = script.read_text().splitlines()

@@ -6,8 +6,9 @@ temp="/tmp/ray-$SLURM_JOB_ID"
 read -ra options <<<"$RAY_NODE_OPTIONS"
 # Room for one node of the job, or for several where they share a machine.
 mapfile -t ports < <(recipes/slurm/free_ports.sh 4 "$((FIRST_PORT + 1 + 4 * SLURM_NODEID % 12))")
+# verl places training processes on GPUs of Ray's accounting; without any, one process on the CPU counts as one.
 command=("$PYTHON" -m ray.scripts.scripts start --block --disable-usage-stats "--node-name=$SLURMD_NODENAME"
-    "--num-gpus=$GPUS" "--temp-dir=$temp"
+    "--num-gpus=$((GPUS > 0 ? GPUS : 1))" "--temp-dir=$temp"
     "--dashboard-agent-listen-port=${ports[0]}" "--dashboard-agent-grpc-port=${ports[1]}"
     "--runtime-env-agent-port=${ports[2]}")
 if ((SLURM_PROCID == 0)); then
