@@ -4,8 +4,8 @@
 
 Ray over both nodes, verl with a training process and a vLLM engine on each, through ``recipes/slurm/submit.sh`` as a
 user would call it. After two steps the job gets the signal that SLURM sends before a time limit. Then a second job
-evaluates every member on both nodes. Takes about a quarter of an hour on two cores, needs root, SLURM and about 12 GB of
-memory, and prints one JSON object.
+evaluates every member on both nodes. Takes about a quarter of an hour on two cores, needs root, SLURM and about 12 GB
+of memory, and prints one JSON object.
 """
 
 import argparse
