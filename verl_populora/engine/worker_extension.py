@@ -29,8 +29,8 @@ class PopulationWorkerExtension(vLLMColocateWorkerExtension):
         incoming: dict[int, dict] = {}
         for key, tensor in weights:
             adapter_id, name = wire.unpack(key)
-            # The receive buffer is reused after this call, the adapter's tensors must outlive it.
-            incoming.setdefault(adapter_id, {})[name] = tensor.clone()
+            # verl hands over copies of its own; on a GPU one more would be as large as all members together.
+            incoming.setdefault(adapter_id, {})[name] = tensor
         for adapter_id, tensors in incoming.items():
             self._install(adapter_id, tensors, peft_config["population"][adapter_id])
         # vLLM before 0.28 rebuilds slot metadata only when the mapping of requests changes, not when slots move.
