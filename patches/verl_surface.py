@@ -7,8 +7,11 @@ training; a drift stops the run with the name of what moved, instead of training
 
 import importlib
 import inspect
+import os
 import sys
 from dataclasses import dataclass
+
+import torch
 
 SUPPORTED_VERL = "0.9.1"
 
@@ -135,6 +138,10 @@ def _lora_request_problems() -> list[str]:
 
 def main() -> int:
     """Print the surface; exit code 1 on drift."""
+    # verl decides at its import on which platform it is, and without a GPU refuses vLLM's build for a CPU.
+    if not torch.cuda.is_available():
+        os.environ.setdefault("VERL_PLATFORM", "cpu")
+        os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", "verl_populora.engine.platform_cpu")
     failed = False
     for surface in SURFACE:
         problem = drift(surface)

@@ -11,6 +11,7 @@ import pytest
 from azr_overrides.compat import translate
 from azr_overrides.config import compose
 from azr_overrides.handover import default_overrides
+from patches.verl_surface import SURFACE
 
 ROOT = Path(__file__).parents[1]
 PATCH = ROOT / "patches" / "azr_population.patch"
@@ -146,3 +147,12 @@ def test_upstreams_defaults_become_ours_and_the_command_line_wins(checkout):
     assert config.actor_rollout_ref.rollout.temperature == 0.9
     assert config.actor_rollout_ref.rollout.load_format == "safetensors"
     assert not any("somebodys_own" in text or "default_local_dir" in text for text in defaults)
+
+
+def test_the_surface_is_shown_without_a_runs_environment():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VERL_")}
+    command = [sys.executable, "-m", "patches.verl_surface"]
+    shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 0, shown.stderr
+    lines = [line for line in shown.stdout.splitlines() if line.startswith("ok  ")]
+    assert len(lines) == len(SURFACE)
