@@ -360,7 +360,8 @@ def test_a_stack_reaches_as_high_as_its_sum_and_a_mean_skips_what_is_missing():
     panel = Panel("run", (1, 2), (Series("a", "part-1", (1.0, 2.0)), Series("b", "part-2", (3.0, None))))
     assert value_range(LineFigure("x", "", "", "", (panel,), Style.STACK)) == (0.0, 4.0)
     assert value_range(LineFigure("x", "", "", "", (panel,))) == (1.0, 3.0)
-    assert running_mean((1.0, None, 3.0, 5.0), 3) == (1.0, None, 4.0, 4.0)
+    assert running_mean((1.0, None, 3.0, 5.0), 3) == (1.0, 2.0, 4.0, 4.0)
+    assert running_mean((None, 1.0, None, None, None, 3.0, None), 3) == (None, 1.0, 1.0, None, 3.0, 3.0, None)
 
 
 def test_seats_are_in_natural_order_with_teachers_first():

@@ -131,12 +131,16 @@ def as_json(figure: Figure) -> dict[str, Any]:
 
 
 def running_mean(values: Values, width: int) -> Values:
-    """Centred mean of the values within ``width // 2`` steps; None where the value itself is missing."""
+    """Centred mean of the values within ``width // 2`` steps, from the first value to the last.
+
+    Where a value is missing it is that of its neighbours; None outside, and where there is none near.
+    """
     half = width // 2
+    known = [index for index, value in enumerate(values) if value is not None]
     means: list[float | None] = []
-    for index, value in enumerate(values):
+    for index in range(len(values)):
         near = [other for other in values[max(0, index - half) : index + half + 1] if other is not None]
-        means.append(None if value is None else sum(near) / len(near))
+        means.append(sum(near) / len(near) if near and known[0] <= index <= known[-1] else None)
     return tuple(means)
 
 
