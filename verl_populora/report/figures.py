@@ -95,7 +95,7 @@ def _solving(runs: Sequence[RunData]) -> list[LineFigure]:
             runs,
             "solve_rate",
             "Solve rate by student",
-            "Do students fall back when teachers find harder tasks, and recover? Kinds of tasks that take turns swing it, too.",
+            "Do students fall back when teachers find harder tasks, and recover? Task kinds in turn swing it, too.",
             "share of attempts",
             seats("student/", "/solve_rate", "students"),
             y_range=SHARE,
